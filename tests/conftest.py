@@ -234,11 +234,7 @@ async def bench(
     """A test bench for the default variant, or for every variant with `EVERY_WAY`."""
     way = getattr(request, "param", "memory-sync")
     async with AsyncExitStack() as stack:
-        if way in ("postgres-sync", "postgres-async"):
-            uri = request.getfixturevalue("postgres_uri")
-            store, saver = await open_postgres(uri, stack, awaits=way.endswith("async"))
-        else:
-            store, saver = await _open(way, tmp_path, stack)
+        store, saver = await open_way(request, way, tmp_path, stack)
         yield Bench(server, store, saver, awaits=way.endswith("async"))
 
 
@@ -273,9 +269,13 @@ _UNSAFE = "PRAGMA synchronous=OFF"
 """A test needs no safety from power cuts."""
 
 
-async def _open(
-    way: str, folder: Path, stack: AsyncExitStack
+async def open_way(
+    request: pytest.FixtureRequest, way: str, folder: Path, stack: AsyncExitStack
 ) -> tuple[BaseStore, BaseCheckpointSaver[Any]]:
+    """Open the store and the checkpointer of a variant."""
+    if way.startswith("postgres"):
+        uri = request.getfixturevalue("postgres_uri")
+        return await open_postgres(uri, stack, awaits=way.endswith("async"))
     store_file, saver_file = str(folder / "store.db"), str(folder / "threads.db")
     if way == "sqlite-sync":
         store = stack.enter_context(SqliteStore.from_conn_string(store_file))

@@ -1,21 +1,17 @@
 """Fixtures: every kind of store, sync and async, and reopened memories."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-import aiosqlite
 import pytest
-from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from langgraph.store.sqlite import SqliteStore
-from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.memory import view
-from tests.conftest import open_postgres
+from tests.conftest import open_way
 from tests.loopback import LoopbackServer
-from tests.unit_tests.memory.stores import Opener, connect, in_memory, opening
+from tests.unit_tests.memory.stores import Opener, in_memory, opening
 from tests.unit_tests.memory.support import CRITERION, Bench, hashed
 
 
@@ -24,22 +20,12 @@ async def bench(
     request: pytest.FixtureRequest, server: LoopbackServer, tmp_path: Path
 ) -> AsyncIterator[Bench]:
     """A memory in the default store, or in every kind of store with `EVERY_STORE`."""
-    kind, _, way = getattr(request, "param", "memory-sync").partition("-")
+    way = getattr(request, "param", "memory-sync")
+    # `SqliteStore` has no async calls, and takes those of async methods, too.
+    opened = {"sqlite-async": "sqlite-sync", "aiosqlite-async": "sqlite-async"}.get(way, way)
     async with AsyncExitStack() as stack:
-        store: BaseStore
-        if kind == "memory":
-            store = InMemoryStore()
-        elif kind == "sqlite":
-            store = SqliteStore(stack.enter_context(closing(connect(tmp_path / "store.db"))))
-        elif kind == "postgres":
-            uri = request.getfixturevalue("postgres_uri")
-            store, _ = await open_postgres(uri, stack, awaits=way == "async")
-        else:
-            connecting = aiosqlite.connect(tmp_path / "store.db", isolation_level=None)
-            connection = await stack.enter_async_context(connecting)
-            await connection.execute("PRAGMA synchronous=OFF")
-            store = AsyncSqliteStore(connection)
-        yield Bench(server, store, awaits=way == "async")
+        store, _ = await open_way(request, opened, tmp_path, stack)
+        yield Bench(server, store, awaits=way.endswith("async"))
 
 
 @pytest.fixture

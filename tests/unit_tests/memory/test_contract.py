@@ -12,17 +12,6 @@ from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, comment, 
 pytestmark = EVERY_STORE
 
 
-async def test_same_feedback_again_changes_nothing(bench: Bench) -> None:
-    [first] = await bench.remember(comment(author="ann", value=True))
-    before = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
-    bench.embedded()
-    [again] = await bench.remember(comment(" q".strip(), author=" ann", value="yes"))
-    after = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
-    assert again == first
-    assert after == before
-    assert bench.embedded() == []
-
-
 async def test_example_survives_every_store(bench: Bench, reopen: Any) -> None:
     inputs = {"text": "ß 🙂 \u2028", "list": [1, 2.5, True, None, {}], "": 2**62, "float": 3.0}
     inputs |= {"z": {"second": 1e16, "first": -0.0}, "a": 1}

@@ -18,12 +18,24 @@ from memalign_graph import (
     create_judge_graph,
 )
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.facts import unpacked
+from memalign_graph.memory.facts import packed, unpacked
+from memalign_graph.memory.feedback import remember
+from memalign_graph.memory.index import encode_vector, normalised
+from memalign_graph.memory.recall import recall
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.driver import Actor, memories
 from tests.unit_tests.memory.purging import everything_in
 from tests.unit_tests.memory.stores import WatchedStore, in_memory
-from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, comment, hashed, learn, op
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    QUERY,
+    Bench,
+    comment,
+    dump,
+    hashed,
+    learn,
+    op,
+)
 
 
 def test_every_change_is_one_fact_written_last() -> None:
@@ -139,7 +151,7 @@ def test_zero_vector_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
     assert embedded == []
 
 
-def test_vectors_of_another_dimension_raise_and_store_nothing() -> None:
+def test_vectors_of_another_dimension_raise_and_store_nothing(reopen: Any) -> None:
     size, store = 64, WatchedStore()
 
     def changing(texts: Sequence[str]) -> list[list[float]]:
@@ -157,6 +169,28 @@ def test_vectors_of_another_dimension_raise_and_store_nothing() -> None:
     assert store.writes == []
     size = 64
     assert len(memory.recall(QUERY)) == 1
+    memory.forget(where=lambda _: True)  # its vector stays
+    reopen()
+    size = 32
+    with pytest.raises(EmbeddingError, match=r"vectors of 32 dimensions, but .* 64"):
+        memory.remember(comment("two"))
+
+
+def test_known_vector_is_not_embedded(bench: Bench) -> None:
+    item, [vector] = comment("one"), normalised(hashed(["one"]), 1, "hashed")
+    known = {item.example.id: vector}
+    run_sync(remember(SYNC, bench.memory().access, [item], known_vectors=known))
+    recalled = run_sync(recall(SYNC, bench.memory().access, item.example, 1))
+    assert recalled.vector == encode_vector(vector)
+    assert bench.embedded() == []
+
+
+def test_what_postgres_would_change_is_stored_as_text() -> None:
+    item = {"a": {"z": 1, "b": 2}, "b": [{"z": 1, "b": 2}], "c": 1e16, "d": "text", "e": None}
+    stored = packed(item)
+    assert stored is not None
+    assert {name for name, part in stored.items() if not isinstance(part, str)} == {"e", "packed"}
+    assert dump(unpacked(stored)) == dump(item)
 
 
 def test_unreadable_feedback_is_refused_at_each_attempt() -> None:

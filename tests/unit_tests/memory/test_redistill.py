@@ -21,7 +21,7 @@ from memalign_graph.prompts.fences import estimate_tokens
 from tests.loopback import ChatRequest, error
 from tests.unit_tests.memory.purging import left_in
 from tests.unit_tests.memory.stores import asks, interleave
-from tests.unit_tests.memory.support import EVERY_STORE, Bench, comment, learn_from, op
+from tests.unit_tests.memory.support import EVERY_STORE, Bench, comment, op
 
 PLANTED = "zqplanted"
 
@@ -172,21 +172,6 @@ async def test_unneeded_model_is_not_resolved(
     episode, two = memory.remember([comment("one"), comment("two")])
     memory.revise(two.id, {"rationale": "Another word."})
     assert memory.forget(episode.id, purge=purge).episode_ids == [episode.id]
-
-
-def test_forgetting_a_source_during_distillation_discards_the_result(bench: Bench) -> None:
-    episode, two, three = bench.memory().remember(
-        [comment("one"), comment("two"), comment("three")]
-    )
-    learn_from(bench.memory(), op("add", episode, two, three, text="Of three."))
-    memory = with_model(bench)
-    bench.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
-    interleave(
-        lambda io: memory._forget(io, episode.id), asks, lambda: bench.memory().forget(two.id)
-    )
-    [guideline] = memory.guidelines()
-    assert (guideline.text, guideline.status) == ("Of three.", "pending")
-    assert guideline.episode_ids == [three.id]
 
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
