@@ -165,8 +165,7 @@ async def distill_in_batches(
             for episode in waiting:
                 result += failed(access, chat, episode, error)
         else:
-            if not leaves_rest:
-                parts.append(waiting)
+            parts += [] if leaves_rest else [waiting]
     return result
 
 
@@ -199,35 +198,32 @@ async def reword(
     return DistillResult([operation], result.warnings, result.read)
 
 
-async def reword_all(
+async def reword_pending(
     io: IO,
     access: MemoryAccess,
     chat: BaseChatModel,
-    guidelines: Sequence[Guideline],
+    *,
     limit: int = _MAX_CONCURRENCY,
+    most: int | None = None,
 ) -> DistillResult:
-    """Reword pending guidelines."""
-    rewording = [reword(io, access, chat, guideline) for guideline in guidelines]
-    return sum(await io.gather(rewording, limit), DistillResult())
-
-
-async def outdated_guidelines(io: IO, access: MemoryAccess, chat: BaseChatModel) -> list[Guideline]:
-    """Return the pending guidelines whose attempts are not used up."""
+    """Reword the pending guidelines whose attempts are not used up."""
     pending = await access.pending_guidelines(io)
-    return [guideline for guideline in pending if can_be_tried(access, chat, guideline)]
+    outdated = [guideline for guideline in pending if can_be_tried(access, chat, guideline)]
+    cached = CachedRepliesIO(io, access)
+    rewording = [reword(cached, access, chat, guideline) for guideline in outdated[:most]]
+    return sum(await io.gather(rewording, limit), DistillResult())
 
 
 async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
     """Redistill all pending guidelines; raise the first error after committing the others."""
-    waiting = await outdated_guidelines(io, access, chat)
-    result = await reword_all(CachedRepliesIO(io, access), access, chat, waiting)
+    result = await reword_pending(io, access, chat)
     learned = await commit_redistilled(
         io, access, result.operations, result.read, result.failed_attempts
     )
     for error in result.errors:
         if not isinstance(error, NoWordingError):
             raise error
-    if waiting:
+    if result.operations or result.errors:
         await clear_cached_replies(io, access)
     return {**learned, "warnings": result.warnings}
 

@@ -5,7 +5,7 @@ guidelines; equal texts are one guideline. A model finds duplicates in other wor
 contradictions. The code decides which guidelines are merged or retired.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -204,8 +204,9 @@ class ProposalMerger:
         for operation in operations:
             if operation.action != "retire" or operation.text:
                 self._add_proposal(operation)
-        for operation in join_retirements(filter(self._is_as_new, operations)):
-            self._table.apply(operation)
+        for operation in operations:
+            if operation.action == "retire" and not operation.text and self._is_as_new(operation):
+                self._table.apply(operation)
 
     @property
     def guidelines(self) -> list[Guideline]:
@@ -353,17 +354,6 @@ class ProposalMerger:
             by_expert=guideline.origin == "expert",
             experts=len(experts_of(self._authors, guideline.episode_ids)),
         )
-
-
-def join_retirements(operations: Iterable[GuidelineOperation]) -> list[GuidelineOperation]:
-    """Return one retirement for each guideline that is only retired, with all that calls for it."""
-    joined: dict[str, GuidelineOperation] = {}
-    for operation in operations:
-        if operation.action == "retire" and not operation.text:
-            key = operation.guideline_id or ""
-            sources = [*joined.get(key, operation).episode_ids, *operation.episode_ids]
-            joined[key] = operation.model_copy(update={"episode_ids": list(dict.fromkeys(sources))})
-    return list(joined.values())
 
 
 def resolve_conflicts(

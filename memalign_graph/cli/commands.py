@@ -227,7 +227,7 @@ def _read(
     learn_from: "LearnFrom" = "both",
 ) -> tuple[list["Feedback"], list[dict[str, Any]]]:
     """Read feedback; returns also the indexes of records that can't be used, with the reasons."""
-    from memalign_graph.nodes.align import parse_record
+    from memalign_graph.memory.feedback import parse_record
 
     usable: list[Feedback] = []
     rejected: list[dict[str, Any]] = []

@@ -15,7 +15,7 @@ from pydantic import PlainValidator
 from memalign_graph.agreement import consensus, consensus_value, is_ordered
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import digest
-from memalign_graph.memory.feedback import check_feedback
+from memalign_graph.memory.feedback import parse_record
 from memalign_graph.memory.index import retrieval_text
 from memalign_graph.memory.memory_state import merge_feedback
 from memalign_graph.scales import Numeric, Scale, Value
@@ -26,7 +26,6 @@ from memalign_graph.types import (
     Feedback,
     FeedbackLike,
     RecalledExample,
-    parse_feedback,
 )
 
 
@@ -82,7 +81,7 @@ def parse_feedback_list(
     merged: dict[str, Feedback] = {}
     for index, fields in enumerate(feedback):
         try:
-            item = check_feedback(parse_feedback(fields), criterion)
+            item = parse_record(fields, criterion)
         except InvalidInputError as error:
             raise InvalidInputError(f"{name}[{index}]: {error}") from error
         if earlier := merged.get(item.episode_id):

@@ -189,6 +189,21 @@ def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[s
     return fields | dict(feedback)
 
 
+def parse_record(record: Any, criterion: Criterion, learn_from: str = "both") -> Feedback:
+    """Parse feedback, and drop the part that `learn_from` excludes."""
+    feedback = parse_feedback(record)
+    if learn_from != "both":
+        wanted, unwanted = "value", "rationale"
+        if learn_from == "words":
+            wanted, unwanted = unwanted, wanted
+        if getattr(feedback, wanted) is None:
+            raise InvalidInputError(
+                f"{wanted}: the record has none, but learn_from={learn_from!r} needs it."
+            )
+        feedback = feedback.model_copy(update={unwanted: None})
+    return check_feedback(feedback, criterion)
+
+
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
     if feedback.value is None:
         return feedback

@@ -36,12 +36,7 @@ from memalign_graph.evidence.checks import fill_check_answers, fill_questions
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring
-from memalign_graph.memory.feedback import (
-    check_feedback,
-    record_judgments,
-    remember,
-    unjudged_cases,
-)
+from memalign_graph.memory.feedback import parse_record, record_judgments, remember, unjudged_cases
 from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import index_missing
@@ -49,17 +44,9 @@ from memalign_graph.models import is_small_model, max_input_tokens
 from memalign_graph.nodes.review import dump_operations, load_operations
 from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate, require_channel
-from memalign_graph.settings import Alignment, LearnFrom
+from memalign_graph.settings import Alignment
 from memalign_graph.tracing import MeteredIO
-from memalign_graph.types import (
-    Criterion,
-    Episode,
-    Example,
-    Feedback,
-    Guideline,
-    Judgment,
-    parse_feedback,
-)
+from memalign_graph.types import Episode, Example, Feedback, Guideline, Judgment
 
 logger = logging.getLogger(__name__)
 
@@ -170,8 +157,7 @@ async def remember_feedback(step: _Call) -> StateUpdate:
             "feedback: expected a list of Feedback, or of dicts with its fields, such as "
             "[{'inputs': ..., 'outputs': ..., 'value': ..., 'rationale': ...}]."
         )
-    # Before anything is stored, because the model may be unusable.
-    window = max_input_tokens(step.distill_chat_model)
+    max_input_tokens(step.distill_chat_model)  # before anything is stored: it may be unusable
     feedback: list[Feedback] = []
     rejected: list[Lesson] = []
     for index, record in enumerate(records):
@@ -201,7 +187,7 @@ async def remember_feedback(step: _Call) -> StateUpdate:
         "rejected": rejected,
         "agreement": agreement.model_dump(mode="json"),
         "memory_version_before": version_before,
-        "batches": await _pack(step, window, warnings) if step.options.distill else [],
+        "batches": await _pack(step, warnings) if step.options.distill else [],
         "warnings": warnings,
         "guidelines_before": [guideline.to_json() for guideline in guidelines],
         "new_ids": sorted(stored.new | stored.changed),
@@ -209,21 +195,6 @@ async def remember_feedback(step: _Call) -> StateUpdate:
         "feedback_ids": list(dict.fromkeys(episode.id for episode in stored.episodes)),
     }
     return {"judge_run": {"settings": step.settings}, **step.learned(**lesson)}
-
-
-def parse_record(record: Any, criterion: Criterion, learn_from: LearnFrom = "both") -> Feedback:
-    """Parse feedback, and drop the part that `learn_from` excludes."""
-    feedback = parse_feedback(record)
-    if learn_from != "both":
-        wanted, unwanted = "value", "rationale"
-        if learn_from == "words":
-            wanted, unwanted = unwanted, wanted
-        if getattr(feedback, wanted) is None:
-            raise InvalidInputError(
-                f"{wanted}: the record has none, but learn_from={learn_from!r} needs it."
-            )
-        feedback = feedback.model_copy(update={unwanted: None})
-    return check_feedback(feedback, criterion)
 
 
 def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
@@ -234,7 +205,7 @@ def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
     )
 
 
-async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
+async def _pack(step: _Call, warnings: list[str]) -> list[Lesson]:
     """Pack pending feedback and guidelines; add a warning about those that are given up."""
     io, access, chat = step.io, step.access, step.distill_chat_model
     pending = [*(await access.episodes(io, (await access.refresh(io)).pending())).values()]
@@ -243,11 +214,12 @@ async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
         ids = sorted(item.id for item in items if not can_be_tried(access, chat, item))
         if ids:
             warnings.append(_GIVEN_UP.format(len(ids), kind, MAX_ATTEMPTS, enumerate_ids(ids)))
+    waiting = [episode for episode in pending if can_be_tried(access, chat, episode)]
     batches = pack_batches(
-        [episode for episode in pending if can_be_tried(access, chat, episode)],
+        waiting,
         access.criterion,
         await access.guidelines(io),
-        max_input_tokens=window,
+        max_input_tokens=max_input_tokens(chat),
         max_batch_size=step.options.batch_size,
         is_small=is_small_model(chat),
     )
@@ -258,40 +230,28 @@ async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
 
 
 async def distill_batches(step: _Call) -> StateUpdate:
-    """Distill all batches concurrently, and try those that failed once more.
-
-    A batch that fails again is left out with a warning, if another was distilled.
-    """
+    """Distill all batches concurrently; one that fails is left out if another was distilled."""
     batches: list[Lesson] = step.lesson["batches"]
-    results: dict[int, DistillResult] = {}
-    errors: dict[int, ChatModelError] = {}
+    io = CachedRepliesIO(step.io, step.access)
     add_progress = step.progress_counter("distill", len(batches))
 
-    async def distill(io: IO, number: int) -> None:
+    async def distill(number: int) -> DistillResult | ChatModelError:
         try:
-            results[number] = await _distill_batch(io, step, batches[number])
+            result = await _distill_batch(io, step, batches[number])
         except ChatModelError as error:
-            errors[number] = error
-        else:
-            errors.pop(number, None)
-            add_progress(batch=number + 1)
+            return error
+        add_progress(batch=number + 1)
+        return result
 
-    for numbers in (range(len(batches)), errors):
-        for number, error in sorted(errors.items()):
-            logger.warning("Retrying batch %d of %d: %s", number + 1, len(batches), error)
-        io = CachedRepliesIO(step.io, step.access)  # a second try pays only for what failed
-        await step.io.gather(
-            [distill(io, number) for number in sorted(numbers)], step.max_concurrency
-        )
+    distilling = [distill(number) for number in range(len(batches))]
+    outcomes = dict(enumerate(await step.io.gather(distilling, step.max_concurrency)))
+    results = {n: each for n, each in outcomes.items() if isinstance(each, DistillResult)}
+    errors = {n: each for n, each in outcomes.items() if isinstance(each, ChatModelError)}
     if errors and not any(result.read for result in results.values()):
         raise errors[min(errors)]
-    left_out = [
-        _LEFT_OUT.format(number + 1, len(batches), error)
-        for number, error in sorted(errors.items())
-    ]
-    rewordings, proposals = list[DistillResult](), list[DistillResult]()
-    for number, result in sorted(results.items()):
-        (rewordings if "guideline_id" in batches[number] else proposals).append(result)
+    left_out = [_LEFT_OUT.format(n + 1, len(batches), error) for n, error in errors.items()]
+    proposals = [each for n, each in results.items() if "guideline_id" not in batches[n]]
+    rewordings = [each for n, each in results.items() if "guideline_id" in batches[n]]
     reworded, distilled = sum(rewordings, DistillResult()), sum(proposals, DistillResult())
     truncated = distilled.truncated_ids
     return step.learned(

@@ -8,10 +8,8 @@ from memalign_graph.alignment.distill import (
     can_be_tried,
     commit_redistilled,
     distill_in_batches,
-    outdated_guidelines,
-    reword_all,
+    reword_pending,
 )
-from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignError
 from memalign_graph.interrupts import clarify_form, parse_review, review_form
@@ -215,9 +213,8 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         waiting = [episode, *sorted(pending, key=lambda old: (old.created_at, old.id))]
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
         # Guidelines of feedback that this expert has replaced may have to be reworded.
-        outdated = (await outdated_guidelines(io, access, chat))[:_MAX_PENDING]
-        rewordings = await reword_all(
-            CachedRepliesIO(io, access), access, chat, outdated, step.max_concurrency
+        rewordings = await reword_pending(
+            io, access, chat, limit=step.max_concurrency, most=_MAX_PENDING
         )
     except (ChatModelError, InvalidInputError) as error:
         # The expert's feedback is stored, so a later run can learn from it.

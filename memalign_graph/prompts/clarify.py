@@ -105,8 +105,8 @@ def parse_question(answer: dict[str, Any], prompt: ClarifyPrompt) -> str | None:
         )
     if re.search(r"://|\bwww\.", question, re.IGNORECASE):
         raise ValueError('its "question" has a link, which no expert should follow: leave it out')
-    repeats = normalize_text(question) in map(normalize_text, prompt.shown)
-    if repeats or fences.word_ngrams(question) & fences.word_ngrams(_SYSTEM):
+    is_shown = normalize_text(question) in map(normalize_text, prompt.shown)
+    if is_shown or fences.repeats(question, fences.split_words(_SYSTEM), ()):
         raise ValueError('its "question" repeats what you were shown: ask about this case')
     return question
 

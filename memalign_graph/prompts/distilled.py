@@ -6,9 +6,9 @@ with a warning. Models repeat their prompt, and a judged text may try to become 
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from memalign_graph.errors import ChatModelError, ModelAnswerError, excerpt
 from memalign_graph.memory.guidelines import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
@@ -39,6 +39,7 @@ _OPEN_QUESTION = re.compile(r"(what|which|who|whom|whose|when|where|why|how)\b",
 _SHOWN_PART = re.compile(r"<(inputs|outputs|reference_outputs)>\n(.*?)\n</\1>", re.DOTALL)
 _JSON_ESCAPE = re.compile(r"\\(?:[bfnrt]|u[0-9a-f]{4})")
 _STOP_WORDS = frozenset(fences.split_words(fences.STOP_WORDS))
+_QUESTION_WORDS = fences.split_words(f"{QUESTION_RULES}\n\n{QUESTION}")
 
 
 @dataclass
@@ -73,18 +74,14 @@ def read_distilled(
         ValueError: What is wrong, to be shown to the model. With `drop_rejected`, guidelines that
             teach nothing are left out with a warning instead.
     """
-    accepted, rejected = list[GuidelineOperation](), dict[str, tuple[str, str]]()
-    shown = fences.split_words(_shown_cases(prompt))
-    known = fences.split_words(f"{prompt.comments}\n{fences.escape_tags(prompt.comments)}")
-    if prompt.is_for_questions:
-        operations = _read_questions(answer, prompt)
-    else:
-        operations = _read_operations(answer, prompt, shown, known)
-    most = prompt.max_operations
+    words = _PromptWords.of(prompt)
+    read = _read_questions if prompt.is_for_questions else _read_operations
+    operations, most = read(answer, prompt, words), prompt.max_operations
     if len(operations) > most and not drop_rejected:
         raise ValueError(f"it has {len(operations)} operations: give at most {most}")
+    accepted, rejected = list[GuidelineOperation](), dict[str, tuple[str, str]]()
     for operation in operations[:most]:
-        if reason := _rejection_reason(operation, prompt, shown, known):
+        if reason := next(_rejections(operation, prompt, words), None):
             rejected.setdefault(operation.text or "", reason)
         else:
             accepted.append(operation)
@@ -96,28 +93,35 @@ def read_distilled(
     warnings = [not_kept(text, reason) for text, (reason, _) in rejected.items()]
     if len(operations) > most:
         warnings.append(_EXCESS.format(len(operations), most))
-    return DistillResult(
-        accepted,
-        warnings,
-        {episode.id: episode.word for episode in prompt.episodes.values()},
-        prompt.truncated_ids,
-    )
+    shown = {episode.id: episode.word for episode in prompt.episodes.values()}
+    return DistillResult(accepted, warnings, shown, prompt.truncated_ids)
 
 
 def not_kept(text: str, reason: str) -> str:
     return f'The model\'s guideline "{excerpt(text, 200)}" was not kept, since {reason}.'
 
 
-def _shown_cases(prompt: DistillPrompt) -> str:
-    """Return the texts of cases in the prompt; they can't contain the closing tags.
+class _PromptWords(NamedTuple):
+    """The words of a prompt that a guideline may not repeat, and those of experts, which it may."""
 
-    A backslash may begin an escape of JSON, or not: each part is returned both ways.
-    """
-    parts = [part for _, part in _SHOWN_PART.findall(prompt.messages[-1].text)]
-    return "\n\n".join(dict.fromkeys([*parts, *(_JSON_ESCAPE.sub(" ", part) for part in parts)]))
+    cases: list[str]
+    wording: list[str]
+    comments: list[str]
+
+    @classmethod
+    def of(cls, prompt: DistillPrompt) -> "_PromptWords":
+        # The shown parts of cases can't contain the closing tags. A backslash may begin an escape
+        # of JSON, or not: each part counts both ways.
+        parts = [part for _, part in _SHOWN_PART.findall(prompt.messages[-1].text)]
+        cases = dict.fromkeys([*parts, *(_JSON_ESCAPE.sub(" ", part) for part in parts)])
+        comments = f"{prompt.comments}\n{fences.escape_tags(prompt.comments)}"
+        texts = ("\n\n".join(cases), prompt.prompt_wording, comments)
+        return cls(*map(fences.split_words, texts))
 
 
-def _read_questions(answer: dict[str, Any], prompt: DistillPrompt) -> list[GuidelineOperation]:
+def _read_questions(
+    answer: dict[str, Any], prompt: DistillPrompt, _words: _PromptWords
+) -> list[GuidelineOperation]:
     questions = answer.get("questions")
     if not isinstance(questions, list):
         raise ValueError('it has no list of "questions"')
@@ -156,18 +160,16 @@ def _content_words(text: str) -> set[str]:
 
 
 def _read_operations(
-    answer: dict[str, Any], prompt: DistillPrompt, shown: Sequence[str], known: Sequence[str]
+    answer: dict[str, Any], prompt: DistillPrompt, words: _PromptWords
 ) -> list[GuidelineOperation]:
     operations = answer.get("operations")
     if not isinstance(operations, list):
         raise ValueError('it has no list of "operations"')
-    wording = fences.split_words(f"{prompt.prompt_wording}\n\n{QUESTION_RULES}\n\n{QUESTION}")
-    visible = [*shown, *wording]
-    return [_read_operation(operation, prompt, visible, known) for operation in operations]
+    return [_read_operation(operation, prompt, words) for operation in operations]
 
 
 def _read_operation(
-    operation: Any, prompt: DistillPrompt, visible: Sequence[str], known: Sequence[str]
+    operation: Any, prompt: DistillPrompt, words: _PromptWords
 ) -> GuidelineOperation:
     if not isinstance(operation, dict):
         raise ValueError("an operation is no object")
@@ -183,7 +185,9 @@ def _read_operation(
     if action == "retire" and guideline and normalize_text(text) == normalize_text(guideline.text):
         text = ""  # models that fill in every field repeat what they retire
     question = parse_question(operation.get("question"))
-    if not text or fences.repeats(question, visible, known):
+    if not text or fences.repeats(
+        question, [*words.cases, *words.wording, *_QUESTION_WORDS], words.comments
+    ):
         question = ""  # a question asked of all cases may not quote this one
     return GuidelineOperation(
         action=action,
@@ -227,41 +231,36 @@ def _read_sources(operation: dict[str, Any], prompt: DistillPrompt) -> list[str]
     return list(dict.fromkeys(prompt.episodes[handle].id for handle in handles))
 
 
-def _rejection_reason(
-    operation: GuidelineOperation,
-    prompt: DistillPrompt,
-    shown: Sequence[str],
-    known_words: Sequence[str],
-) -> tuple[str, str] | None:
-    """Return why an operation teaches nothing, with a hint to the model; None if it does.
-
-    `shown` are the words of the cases in the prompt, `known_words` those of the comments.
-    """
-    text, comments = operation.text, prompt.comments
-    if text is None:
-        return None
-    for handle, guideline in prompt.guidelines.items():
-        is_target = operation.guideline_id == guideline.id
-        if is_target and normalize_text(text) == normalize_text(guideline.text):
-            hint = f"if the expert says something else than {handle}, add that as one of its own"
-            return "it gives a guideline the words it has", hint
-    reason = _question_problem(text, comments) if prompt.is_for_questions else None
-    hint = "" if prompt.is_for_questions else "write the expert's reason as a rule"
+def _rejections(
+    operation: GuidelineOperation, prompt: DistillPrompt, words: _PromptWords
+) -> Iterator[tuple[str, str]]:
+    """Yield why an operation teaches nothing, each reason with a hint to the model."""
+    text, comments = operation.text or "", prompt.comments
+    if not text:
+        return
+    if operation.before and normalize_text(text) == normalize_text(operation.before):
+        handles = {guideline.id: handle for handle, guideline in prompt.guidelines.items()}
+        handle = handles[operation.guideline_id or ""]
+        hint = f"if the expert says something else than {handle}, add that as one of its own"
+        yield "it gives a guideline the words it has", hint
+    hint = "write the expert's reason as a rule"
     known = f"{prompt.criterion.instructions} {prompt.criterion.scale.describe()}"
-    if prompt.is_for_questions and _content_words(text) & _content_words(comments):
-        known = ""  # the criterion's words may be the expert's, too
-    if reason is None and _repeats_prompt(text, prompt):
-        reason = "it repeats the shape of the answer, or what was asked for"
-    if reason is None and _EXPERT_LABEL.search(text):
-        reason = "it speaks of an expert's value or reason, and a new case has none yet"
+    if prompt.is_for_questions:
+        hint = ""
+        if problem := _question_problem(text, comments):
+            yield problem, hint
+        if _content_words(text) & _content_words(comments):
+            known = ""  # the criterion's words may be the expert's, too
+    says_nothing = not fences.adds_information(text, fences.STOP_WORDS)
+    if says_nothing or fences.repeats(text, words.wording, words.comments):
+        yield "it repeats the shape of the answer, or what was asked for", hint
+    if _EXPERT_LABEL.search(text):
         hint = "write what to look for in the case itself"
-    if reason is None and (
-        _is_output(operation, prompt) or fences.repeats(text, shown, known_words)
-    ):
-        reason = "it repeats a case that was judged, and not what the expert says of it"
-    if reason is None and _repeats_criterion(text, known, comments):
-        reason = "it says no more than the criterion"
-    return None if reason is None else (reason, hint)
+        yield "it speaks of an expert's value or reason, and a new case has none yet", hint
+    if _repeats_case(operation, prompt, words):
+        yield "it repeats a case that was judged, and not what the expert says of it", hint
+    if _repeats_criterion(text, known, comments):
+        yield "it says no more than the criterion", hint
 
 
 def _repeats_criterion(text: str, known: str, comments: str) -> bool:
@@ -274,19 +273,18 @@ def _repeats_criterion(text: str, known: str, comments: str) -> bool:
     return not is_experts and len(new) <= _MAX_NEW_SHARE * len(content)
 
 
-def _repeats_prompt(text: str, prompt: DistillPrompt) -> bool:
-    echoed = fences.word_ngrams(text) & fences.word_ngrams(prompt.prompt_wording)
-    is_echo = bool(echoed - fences.word_ngrams(prompt.comments))
-    return is_echo or not fences.adds_information(text, fences.STOP_WORDS)
-
-
-def _is_output(operation: GuidelineOperation, prompt: DistillPrompt) -> bool:
-    outputs = [
+def _repeats_case(
+    operation: GuidelineOperation, prompt: DistillPrompt, words: _PromptWords
+) -> bool:
+    """Return whether a text is the outputs of one of its sources, or a longer part of any case."""
+    text = operation.text or ""
+    outputs = (
         fences.as_text(episode.example.outputs)[:MAX_GUIDELINE_CHARS]
         for episode in prompt.episodes.values()
         if episode.id in operation.episode_ids
-    ]
-    return fences.split_words(operation.text or "") in map(fences.split_words, outputs)
+    )
+    is_output = fences.split_words(text) in map(fences.split_words, outputs)
+    return is_output or fences.repeats(text, words.cases, words.comments)
 
 
 def _question_problem(question: str, comments: str) -> str | None:

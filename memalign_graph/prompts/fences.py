@@ -10,6 +10,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from memalign_graph.agreement import consensus_value
@@ -209,23 +210,18 @@ def split_words(text: str) -> list[str]:
     ]
 
 
-def word_ngrams(text: str, size: int = _NGRAM_SIZE) -> set[tuple[str, ...]]:
-    """Return the runs of `size` words; two texts share one only if one repeats the other."""
-    return _ngrams(split_words(text), size)
-
-
-def _ngrams(words: Sequence[str], size: int) -> set[tuple[str, ...]]:
-    return {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
-
-
 def repeats(text: str, source: Sequence[str], known: Sequence[str]) -> bool:
     """Return whether a text repeats a run of a source's words that is not in `known` words."""
     words = split_words(text)
     size = min(_NGRAM_SIZE, len(words))
     if size < _MIN_REPEATED_WORDS:
         return False
-    copied = _ngrams(words, size) & _ngrams(source, size)
-    return bool(copied and copied - _ngrams(known, size))
+
+    def ngrams(words: Sequence[str]) -> set[tuple[str, ...]]:
+        return {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
+
+    copied = ngrams(words) & ngrams(source)
+    return bool(copied and copied - ngrams(known))
 
 
 def adds_information(text: str, known: str) -> bool:
@@ -246,21 +242,15 @@ def adds_information(text: str, known: str) -> bool:
 
 def _tokenize(text: str) -> Iterator[tuple[str, int]]:
     """Yield words with 0, and runs of a script without spaces with the size of their pieces."""
-    for match in re.finditer(_STRETCH, normalize_text(text).translate(_WORD_CHARACTERS)):
+    words = "".join(map(_word_character, normalize_text(text)))
+    for match in re.finditer(_STRETCH, words):
         yield match[match.lastindex or 0], _PIECE_CHARS.get(match.lastgroup or "", 0)
 
 
-class _WordCharacters(dict[int, str | None]):
-    """Replaces what no word has by spaces, and removes invisible characters; for `translate`."""
-
-    def __missing__(self, code: int) -> str | None:
-        category = unicodedata.category(chr(code))
-        kept = chr(code) if category[0] in "LMN" else " "
-        replacement = None if category == _FORMAT else kept
-        if len(self) < _MAX_WORD_CHARACTERS:
-            self[code] = replacement
-        return replacement
-
-
-_MAX_WORD_CHARACTERS = 10_000  # several scripts, not all of Unicode
-_WORD_CHARACTERS = _WordCharacters()
+@lru_cache(maxsize=10_000)  # several scripts, not all of Unicode
+def _word_character(character: str) -> str:
+    """Return the character, a space if no word has it, or nothing if it is invisible."""
+    category = unicodedata.category(character)
+    if category == _FORMAT:
+        return ""
+    return character if category[0] in "LMN" else " "

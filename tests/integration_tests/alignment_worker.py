@@ -56,9 +56,6 @@ class Job:
     checkpoints: bool = True
     """Whether with a checkpointer."""
 
-    guard: Any = None
-    """The graph's option."""
-
     kill_at: int | None = None
     """Before which step it is killed; None to count them."""
 
@@ -80,7 +77,7 @@ class Job:
         names = ("abatch", "aput", "aput_writes") if self.awaits else ("batch", "put", "put_writes")
         for owner, name in zip((store, saver, saver), names, strict=True):
             setattr(owner, name, self._stepping(getattr(owner, name)))
-        options: Any = {**models(), "batch_size": BATCH_SIZE, "guard": self.guard}
+        options: Any = {**models(), "batch_size": BATCH_SIZE}
         builder = create_alignment_graph(self.criterion, **options)
         return builder.compile(store=store, checkpointer=saver if self.checkpoints else None)
 

@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +52,8 @@ def refuse_long(limit: int, model: Model) -> Any:
 @pytest.mark.parametrize("most", [1, 3])
 async def test_max_concurrency_of_the_run_is_respected(bench: Bench, most: int) -> None:
     bench.server.responder = Together(most, Model(), DISTIL)
-    graph: Any = alignment(bench, batch_size=1)
-    graph_input = {"feedback": records(7, topics=2)}
-    config: Any = {"configurable": {"thread_id": "t"}, "max_concurrency": most}
-    result = (
-        await graph.ainvoke(graph_input, config)
-        if bench.awaits
-        else graph.invoke(graph_input, config)
-    )
+    graph = alignment(bench, batch_size=1).with_config(max_concurrency=most)
+    result = await bench.invoke(graph, {"feedback": records(7, topics=2)})
     assert len(result["report"]["guidelines"]["added"]) == 2
     assert bench.server.peak_chats == most
 
@@ -81,14 +74,14 @@ async def test_every_prompt_fits_a_small_window(bench: Bench) -> None:
     for number in range(60):
         await bench.add_guideline(f"Rule {number} by hand: {'so it is ' * 20}.")
     graph = alignment(bench, model=bench.server.chat_model(profile=SMALL))
-    report = await align(bench, [filled(n) for n in range(150)], graph)
-    assert report["feedback"]["new"] == 150
+    report = await align(bench, [filled(n) for n in range(75)], graph)
+    assert report["feedback"]["new"] == 75
     assert len(asked(bench, DISTIL)) == report["batches"] > 10
     assert max(map(tokens, bench.server.chats)) <= WINDOW - ANSWER_TOKENS
-    assert sum(len(feedback_in(chat)) for chat in asked(bench, DISTIL)) == 150
+    assert sum(len(feedback_in(chat)) for chat in asked(bench, DISTIL)) == 75
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
     # Only the longest exceed the shown length of a record.
-    assert report["warnings"][0].startswith("30 record(s) were too long")
+    assert report["warnings"][0].startswith("15 record(s) were too long")
 
 
 async def test_unknown_context_window_is_a_clear_error(bench: Bench) -> None:
@@ -118,74 +111,41 @@ async def outcome(bench: Bench, seed: int) -> Any:
     feedback = [
         comment(n, f"On #{n % 9} {how.get(n % 27, 'always')} name it, said {n}.") for n in range(40)
     ]
-    context = {"namespace": [f"run{seed}"]}
-    report = await align(
-        bench, feedback, alignment(bench, batch_size=4), f"t{seed}", context=context
-    )
-    namespace = (f"run{seed}",)
-    inputs = {
-        episode.id: episode.example.inputs for episode in await bench.episodes(namespace=namespace)
-    }
-    guidelines = await bench.guidelines(namespace=namespace)
-    conflicts = report["conflicts"]
-    return (
-        [
-            (conflict["first"]["text"], conflict["second"]["text"], conflict["newer"])
-            for conflict in conflicts
-        ],
-        [
-            (guideline.text, [inputs[key] for key in guideline.episode_ids])
-            for guideline in guidelines
-        ],
-    )
+    graph, place = alignment(bench, batch_size=4), {"namespace": [f"run{seed}"]}
+    report = await align(bench, feedback, graph, f"t{seed}", context=place)
+    conflicts = [
+        [conflict["first"]["text"], conflict["second"]["text"], conflict["newer"]]
+        for conflict in report["conflicts"]
+    ]
+    guidelines = await bench.guidelines(namespace=(f"run{seed}",))
+    return conflicts, [(each.text, each.episode_ids) for each in guidelines]
 
 
 async def test_result_does_not_depend_on_the_order_in_which_batches_finish(bench: Bench) -> None:
     conflicts, guidelines = await outcome(bench, 0)
-    assert len(conflicts) == 1
     assert len(guidelines) == 9
     [(first, second, newer)] = conflicts
-    lost = second if newer == "first" else first
-    assert lost not in [text for text, _ in guidelines]
-    for seed in range(1, 3):
+    assert (second if newer == "first" else first) not in dict(guidelines)
+    for seed in (1, 2):
         assert await outcome(bench, seed) == (conflicts, guidelines)
-
-
-FEEDBACK = [
-    comment(1, "On #a say sorry."),
-    comment(2, "On #b thank them."),
-    comment(3, "On #c be brief."),
-]
-
-
-def model_that_runs(bench: Bench, action: Any, at: str) -> Any:
-    """A model that changes the memory once while it answers."""
-    done: list[Any] = []
-    model = Model(distil=guideline_per_comment)
-
-    def respond(chat: ChatRequest) -> Any:
-        if chat.schema_name == at and not done:
-            done.append(True)
-            action(JudgeMemory(bench.store, CRITERION, embeddings=bench.server.embedder()))
-        return model(chat)
-
-    return respond
-
-
-def episode_id(memory: JudgeMemory, number: int) -> str:
-    asks = f"Question {number}:"
-    return next(item.id for item in memory.episodes() if asks in str(item.example.inputs))
 
 
 @pytest.mark.parametrize("at", [DISTIL, COMPARE])
 async def test_feedback_purged_during_an_alignment_leaves_no_trace(bench: Bench, at: str) -> None:
-    planted = comment(1, "On #a never say xyzzy-4711.")
-    bench.server.responder = model_that_runs(
-        bench, lambda memory: memory.forget(episode_id(memory, 1), purge=True), at
-    )
-    graph = alignment(bench, batch_size=1)
-    await align(bench, [planted, *FEEDBACK[1:]], graph)
-    assert "xyzzy" not in str(await bench.guidelines())
+    planted, model = "On #a never say xyzzy-4711.", Model(distil=guideline_per_comment)
+
+    def purge_and_answer(chat: ChatRequest) -> Any:
+        memory = JudgeMemory(bench.store, CRITERION, embeddings=bench.server.embedder())
+        ids = [each.id for each in memory.episodes() if each.rationale == planted]
+        if chat.schema_name == at and ids:
+            memory.forget(ids, purge=True)
+        return model(chat)
+
+    bench.server.responder = purge_and_answer
+    comments = (planted, "On #b thank them.", "On #c be brief.")
+    feedback = [comment(number, text) for number, text in enumerate(comments)]
+    await align(bench, feedback, alignment(bench, batch_size=1))
+    assert len(await bench.guidelines()) == 2
     items = bench.store.search((), limit=10_000)
     assert items
     assert not [item for item in items if "xyzzy" in str(item.value)]
@@ -198,50 +158,34 @@ def hundred(first: int) -> list[dict[str, Any]]:
     ]
 
 
-def align_at_once(
-    server: LoopbackServer, folder: Path, *sets: list[dict[str, Any]], awaits: bool
-) -> JudgeMemory:
-    """Align each set in a separate concurrent process; returns the memory."""
-    server.responder = Model()
-    server.latency_s = 0.05
-    store = SqliteStore(connect(folder / "store.db"))
-    store.setup()
-    # Two processes cannot switch a file to WAL at the same time.
-    connect(folder / "threads.db").close()
-    workers = []
-    for number, feedback in enumerate(sets):
-        options: Any = {"awaits": awaits, "checkpoints": False, "name": f"steps{number}"}
-        job = Job(folder, dict(server.environment), CRITERION, feedback, **options)
-        workers.append(FORKS.Process(target=work, args=(job,)))
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(300)
-    assert [worker.exitcode for worker in workers] == [0] * len(workers)
-    return JudgeMemory(store, CRITERION)
-
-
-def sources_of(memory: JudgeMemory) -> Counter[str]:
-    inputs = {episode.id: str(episode.example.inputs) for episode in memory.episodes()}
-    counts: Counter[str] = Counter()
-    for guideline in memory.guidelines():
-        counts.update(inputs[key] for key in guideline.episode_ids)
-    return counts
-
-
 @pytest.mark.parametrize(("first", "awaits"), [(100, False), (100, True), (0, False)])
 def test_two_concurrent_processes(
     server: LoopbackServer, tmp_path: Path, first: int, *, awaits: bool
 ) -> None:
-    memory = align_at_once(server, tmp_path, hundred(0), hundred(first), awaits=awaits)
-    episodes = memory.episodes()
+    server.responder, server.latency_s = Model(), 0.05
+    store = SqliteStore(connect(tmp_path / "store.db"))
+    store.setup()
+    # Two processes cannot switch a file to WAL at the same time.
+    connect(tmp_path / "threads.db").close()
+    workers = []
+    for number, begin in enumerate((0, first)):
+        options: Any = {"awaits": awaits, "checkpoints": False, "name": f"steps{number}"}
+        job = Job(tmp_path, dict(server.environment), CRITERION, hundred(begin), **options)
+        workers.append(FORKS.Process(target=work, args=(job,)))
+        workers[-1].start()
+    for worker in workers:
+        worker.join(300)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    memory = JudgeMemory(store, CRITERION)
+    episodes, guidelines = memory.episodes(), memory.guidelines()
     assert len(episodes) == 100 + first
     assert {episode.status for episode in episodes} == {"distilled"}
-    assert sources_of(memory) == {episode.example.inputs: 1 for episode in episodes}
+    sources = [key for guideline in guidelines for key in guideline.episode_ids]
+    assert sorted(sources) == sorted(episode.id for episode in episodes)
+    assert len({guideline.text for guideline in guidelines}) == len(guidelines)
     if first:
-        assert set(texts(server).values()) == {1}
+        assert {*texts(server).values()} == {1}
         assert len(texts(server)) == 200
-    wordings = [guideline.text for guideline in memory.guidelines()]
-    assert len(set(wordings)) == len(wordings)
-    assert first or len(wordings) == 10
-    memory.access.store.conn.close()  # type: ignore[attr-defined]
+    else:
+        assert len(guidelines) == 10
+    store.conn.close()

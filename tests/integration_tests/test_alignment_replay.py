@@ -1,15 +1,15 @@
 """`guard="replay"`: guidelines that regress more cases than chance are dropped."""
 
-from collections.abc import Iterable
 from typing import Any
 
-from memalign_graph import Boolean, Criterion, Numeric
-from tests.conftest import CRITERION, EVERY_WAY, Bench, Graph
+import pytest
+
+from memalign_graph import Boolean, ChatModelError, Criterion, Numeric
+from tests.conftest import CRITERION, DOWN, EVERY_WAY, Bench, Graph
 from tests.integration_tests.alignment_model import (
     JUDGE,
     Model,
     add,
-    feedback_in,
     few_shot_cases_in,
     guideline_per_topic,
     judge_by_guidelines,
@@ -38,17 +38,11 @@ async def seed(
     bench: Bench, count: int, *rules: str, criterion: Criterion = CRITERION, value: Any = True
 ) -> None:
     """Fill a memory with cases where judge and expert agree, and guidelines."""
-
-    def distil(chat: ChatRequest) -> ReplyLike:
-        handle = next(iter(feedback_in(chat)))
-        return {"operations": [add(guideline, handle) for guideline in rules]}
-
-    bench.server.responder = Model(distil=distil)
+    bench.server.responder = Model(distil=lambda _: {"operations": [add(each) for each in rules]})
     feedback = [record(number, value=value) for number in range(count)]
     await align(bench, feedback, alignment(bench, criterion), "seed")
     assert len(await bench.guidelines(criterion=criterion)) == len(rules)
     bench.server.chats.clear()
-    bench.server.embeddings.clear()
 
 
 def guarded(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> Graph:
@@ -56,40 +50,57 @@ def guarded(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> G
     return alignment(bench, criterion, **{"guard": "replay", "replay_cases": 50, **options})
 
 
-async def verdicts(bench: Bench, numbers: Iterable[int], **options: Any) -> list[Any]:
-    graph = bench.judge_graph(**options)
-    outcomes = []
-    for number in numbers:
-        case = {name: record(number)[name] for name in ("inputs", "outputs")}
-        result = await bench.invoke(graph, case, f"judge{number}")
-        outcomes.append(result["judgment"]["value"])
-    return outcomes
-
-
 VAGUE = "On #vague it is false of cases 2 3 4 and any other like it."
-GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
+HARMLESS = "On #good thank them for their patience."
+HARMLESS_RECORD = comment_record(101, HARMLESS)
 
 
 @EVERY_WAY
 async def test_dropped_guideline_is_reported_and_not_distilled_again(bench: Bench) -> None:
-    await seed(bench, 6)
+    """A case that the provider refuses is named, and counts for neither."""
+    await seed(bench, 7)
     cases = {episode.example_id: [episode.id] for episode in await bench.episodes()}
-    bench.server.responder = verbatim_model()
-    guideline = "On #vague it is false of cases 2 3 4."
-    feedback = [comment_record(101, guideline)]
+    model = verbatim_model()
+
+    def refusing(chat: ChatRequest) -> ReplyLike:
+        is_refused = chat.schema_name == JUDGE and judged_case(chat) == 5
+        return content_filter() if is_refused else model(chat)
+
+    bench.server.responder = refusing
+    feedback = [comment_record(101, VAGUE), comment_record(102, HARMLESS)]
     report = await align(bench, feedback, guarded(bench))
-    assert await bench.guidelines() == []
-    assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
-    broken = report["replay"]["broken"]
-    assert len({case["example_id"] for case in broken}) == 3
-    for case in broken:
+    assert sources(await bench.guidelines()) == {HARMLESS: 1}
+    assert [change["text"] for change in report["guidelines"]["added"]] == [HARMLESS]
+    replay = report["replay"]
+    assert len({case["example_id"] for case in replay["broken"]}) == 3
+    for case in replay["broken"]:
         assert case["episode_ids"] == cases[case["example_id"]]
         assert (case["expected"], case["got"]) == (True, False)
-        assert (case["guideline"], case["outcome"]) == (guideline, "dropped")
-    assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 7
+        assert (case["guideline"], case["outcome"]) == (VAGUE, "dropped")
+    assert len(replay["failed"]) == 1
+    assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (9, 8, 8)
+    [warning] = report["warnings"]
+    assert warning.startswith("1 seen case(s) could not be judged again")
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
     again = await align(bench, feedback, guarded(bench), "u")
-    assert (again["cost"]["chat_calls"], again["feedback"]["unchanged"]) == (0, 1)
+    assert (again["cost"]["chat_calls"], again["feedback"]["unchanged"]) == (0, 2)
+
+
+async def test_judgments_of_a_replay_that_broke_off_are_not_repeated(bench: Bench) -> None:
+    await seed(bench, 6)
+    model = verbatim_model()
+
+    def going_down(chat: ChatRequest) -> ReplyLike:
+        return DOWN if len(asked(bench, JUDGE)) > 9 else model(chat)
+
+    bench.server.responder = going_down
+    graph = guarded(bench, model=bench.server.chat_model(max_retries=0))
+    with pytest.raises(ChatModelError):
+        await bench.invoke(graph.with_config(max_concurrency=1), {"feedback": [HARMLESS_RECORD]})
+    bench.server.responder = model
+    report = (await bench.invoke(graph, None))["report"]
+    assert (report["replay"]["cases"], report["replay"]["agree_after"]) == (7, 7)
+    assert len(asked(bench, JUDGE)) == 2 * 7 + 1
 
 
 async def test_revision_that_regresses_a_case_is_undone(bench: Bench) -> None:
@@ -107,13 +118,13 @@ async def test_revision_that_regresses_a_case_is_undone(bench: Bench) -> None:
 async def test_each_case_is_judged_without_its_own_episode(bench: Bench) -> None:
     await seed(bench, 6)
     bench.server.responder = verbatim_model()
-    feedback = [comment_record(101, GOOD), comment_record(102, "On #b thank them.")]
+    feedback = [HARMLESS_RECORD, comment_record(102, "On #b thank them.")]
     await align(bench, feedback, guarded(bench, k=20))
     old, new = set(range(6)), {101, 102}
     seen: dict[bool, set[int]] = {False: set(), True: set()}
     for chat in asked(bench, JUDGE):
         # Before, the prompt has nothing of the new feedback.
-        with_new = GOOD in chat.text
+        with_new = HARMLESS in chat.text
         case = judged_case(chat)
         seen[with_new].add(case)
         assert few_shot_cases_in(chat) == (old | new if with_new else old) - {case}
@@ -136,7 +147,7 @@ async def test_conflict_resolved_by_an_expert_is_replayed(bench: Bench) -> None:
     assert len(bench.server.chats) > chats
     assert len(report["replay"]["broken"]) == 3
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 8
-    assert await verdicts(bench, [2, 3, 4]) == [True] * 3
+    assert sources(await bench.guidelines()) == {}
 
 
 async def test_regressing_wording_is_tried_three_times(bench: Bench) -> None:
@@ -170,26 +181,16 @@ async def test_regressing_wording_is_tried_three_times(bench: Bench) -> None:
     assert "1 pending guideline(s) could not be distilled in 3" in again["warnings"][0]
 
 
-HARMLESS = "On #good thank them for their patience."
-
-
-def misled_by(episode: int, case: int, rules: Any = None) -> Any:
-    """A judge that is misled on one case by a few-shot case."""
-    judge = rules or judge_by_guidelines()
-
-    def misled(chat: ChatRequest) -> Any:
-        is_shown = judged_case(chat) == case and episode in few_shot_cases_in(chat)
-        return judge(chat) and not is_shown
-
-    return misled
-
-
 async def test_verdict_changed_only_by_new_episodes_is_reported_as_such(bench: Bench) -> None:
     await seed(bench, 6)
     episodes = await bench.episodes()
     [turned] = [item for item in episodes if "Question 2:" in str(item.example.inputs)]
-    bench.server.responder = verbatim_model(judge=misled_by(101, 2))
-    report = await align(bench, [comment_record(101, HARMLESS)], guarded(bench, k=20))
+
+    def misled(chat: ChatRequest) -> bool:
+        return judged_case(chat) != 2 or 101 not in few_shot_cases_in(chat)
+
+    bench.server.responder = verbatim_model(judge=misled)
+    report = await align(bench, [HARMLESS_RECORD], guarded(bench, k=20))
     replay = report["replay"]
     assert replay["broken"] == []
     assert replay["turned_by_episodes"] == [turned.example_id]
@@ -226,50 +227,3 @@ async def test_two_bad_guidelines_among_many_good_ones_are_found(bench: Bench) -
     assert len(report["guidelines"]["added"]) == 12
     # Bisection needs far fewer judgments than guidelines times cases.
     assert report["replay"]["chat_calls"] < 24 * 7
-
-
-@EVERY_WAY
-async def test_case_that_changes_by_chance_drops_no_guideline(bench: Bench) -> None:
-    await seed(bench, 10)
-    bench.server.responder = verbatim_model()
-    feedback = [
-        comment_record(101, "On #vague it is false of cases 2 3."),
-        comment_record(102, HARMLESS),
-    ]
-    report = await align(bench, feedback, guarded(bench))
-    assert len(report["guidelines"]["added"]) == 2
-    replay = report["replay"]
-    assert (replay["agreed_before"], replay["agree_after"]) == (12, 10)
-    assert replay["broken"] == []
-
-
-async def test_guideline_that_fixes_as_many_cases_as_it_regresses_stays(bench: Bench) -> None:
-    await seed(bench, 10)
-    feedback = [record(200 + number, value=False) for number in range(4)]
-    bench.server.responder = verbatim_model()
-    await align(bench, feedback)
-    guideline = "On #mixed it is false of cases 2 3 4 200 201 202 203."
-    report = await align(bench, [comment_record(101, guideline)], guarded(bench), "u")
-    replay = report["replay"]
-    assert (replay["newly_agree"], replay["agreed_before"] - replay["agree_after"]) == (4, 3)
-    assert len(report["guidelines"]["added"]) == 1
-
-
-@EVERY_WAY
-async def test_case_refused_by_the_provider_is_excluded_from_the_replay(bench: Bench) -> None:
-    await seed(bench, 10)
-    model = verbatim_model()
-
-    def refusing(chat: ChatRequest) -> ReplyLike:
-        is_refused = chat.schema_name == JUDGE and judged_case(chat) == 5
-        return content_filter() if is_refused else model(chat)
-
-    bench.server.responder = refusing
-    feedback = [comment_record(101, VAGUE), comment_record(102, HARMLESS)]
-    report = await align(bench, feedback, guarded(bench))
-    assert sources(await bench.guidelines()) == {HARMLESS: 1}
-    replay = report["replay"]
-    assert len(replay["failed"]) == 1
-    assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (12, 11, 11)
-    says = "1 seen case(s) could not be judged again"
-    assert any(says in warning for warning in report["warnings"])

@@ -11,13 +11,12 @@ from langchain_core.messages import HumanMessage
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph.evidence import confidence
 from memalign_graph.io import ASYNC
-from tests.conftest import CASE, Bench, Graph, distillings, operations
-from tests.integration_tests.alignment_model import COMPARE, Model, guideline_per_topic
+from tests.conftest import CASE, DOWN, Bench, Graph, distillings
+from tests.integration_tests.alignment_model import COMPARE, Model
 from tests.integration_tests.alignment_support import (
     align,
     alignment,
     asked,
-    comment,
     record,
     records,
 )
@@ -48,6 +47,10 @@ async def review(bench: Bench, graph: Graph, feedback: dict[str, Any], on: str) 
     case = {name: feedback[name] for name in ("inputs", "outputs")}
     reply = {name: feedback[name] for name in ("value", "rationale", "author")}
     return (await bench.review(graph, {**reply, "value": False}, case, on))["learned"]
+
+
+def patient(bench: Bench, **options: Any) -> Graph:
+    return alignment(bench, model=bench.server.chat_model(max_retries=0), **options)
 
 
 def waiting(episodes: Any) -> list[str]:
@@ -84,18 +87,14 @@ SEVERAL = [FILTERED, "Well.", {"guidelines": "none"}]
 @pytest.mark.parametrize("reply", SEVERAL)
 @pytest.mark.parametrize(
     ("numbers", "batch_size"),
-    [
-        *[(range(-1, 0), 50), (range(-6, 0), 50), (range(-7, 0), 4), (range(-12, 0), 50)],
-        *[((-1, 91), 1), ((-1, 91), 4), ((-1, 91), 20)],
-    ],
+    [(range(-1, 0), 50), (range(-7, 0), 4), (range(-12, 0), 50), ((-1, 91), 1), ((-1, 91), 4)],
 )
 async def test_refused_records_do_not_block_others(
     bench: Bench, reply: Any, numbers: Sequence[int], batch_size: int
 ) -> None:
     """Batches are packed oldest first; negative numbers come first."""
     bench.server.responder = Filter(reply)
-    model = bench.server.chat_model(max_retries=0)
-    graph = alignment(bench, model=model, batch_size=batch_size)
+    graph = patient(bench, batch_size=batch_size)
     report = await align(bench, [*map(bad, numbers), *records(6, topics=3)], graph)
     waits = waiting(await bench.episodes())
     assert len(waits) == len(numbers)
@@ -108,12 +107,10 @@ async def test_refused_records_do_not_block_others(
 @pytest.mark.parametrize("count", [1, 3])
 async def test_alignment_of_only_refused_records_ends(bench: Bench, reply: Any, count: int) -> None:
     bench.server.responder = Filter(reply)
-    graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
-    feedback = [bad(number) for number in range(count)]
-    calls = []
+    graph, calls = patient(bench), []
     for night in range(5):
         requests = len(bench.server.chats)
-        report = await align(bench, feedback, graph, str(night))
+        report = await align(bench, [bad(number) for number in range(count)], graph, str(night))
         calls.append(len(bench.server.chats) - requests)
         assert len(waiting(await bench.episodes())) == count
         assert report["warnings"]
@@ -121,74 +118,34 @@ async def test_alignment_of_only_refused_records_ends(bench: Bench, reply: Any, 
     assert "could not be distilled in 3 attempts" in report["warnings"][0]
     # Other settings may fix it.
     bench.server.responder = Model()
-    await align(bench, feedback, alignment(bench, model=bench.server.chat_model(temperature=0.5)))
+    await align(bench, [], alignment(bench, model=bench.server.chat_model(temperature=0.5)))
     assert waiting(await bench.episodes()) == []
-
-
-async def test_review_of_only_a_refused_record_counts_as_an_attempt(bench: Bench) -> None:
-    bench.server.responder = Filter()
-    model = bench.server.chat_model(max_retries=0)
-    review_graph, graph = bench.review_graph(model=model), alignment(bench, model=model)
-    await review(bench, review_graph, bad(), "bad")
-    for night in range(2):
-        await align(bench, [], graph, str(night))
-    count = len(bench.server.chats)
-    report = await align(bench, [], graph, "2")
-    assert len(bench.server.chats) == count
-    assert "could not be distilled in 3 attempts" in report["warnings"][0]
-
-
-async def test_guideline_that_cannot_be_redistilled_stays(bench: Bench) -> None:
-    bench.server.responder = guideline_per_topic
-    await align(
-        bench, [comment(1, "#tone It says sorry."), comment(2, "#tone Sorry.", author="bob")]
-    )
-    [before] = await bench.guidelines()
-    bench.memory().forget(author="ann")
-    [guideline] = await bench.guidelines()
-    assert (guideline.id, guideline.text, guideline.status) == (before.id, before.text, "pending")
-    bench.server.responder = lambda _: operations()
-    calls = []
-    for night in range(4):
-        count = len(bench.server.chats)
-        report = await align(bench, [], on=str(night))
-        calls.append(len(bench.server.chats) - count)
-    assert [number > 0 for number in calls] == [True, True, True, False]
-    assert report["warnings"][0].startswith("1 pending guideline(s) could not be distilled in 3")
-    assert report["warnings"][0].endswith(f"{guideline.id}.")
 
 
 @pytest.mark.parametrize("count", [1, 12])
 async def test_unreachable_model_counts_no_attempt(bench: Bench, count: int) -> None:
-    bench.server.responder = Model(distil=lambda _: error(500, "It broke.", retry_after=0))
-    graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
+    bench.server.responder = Model(distil=lambda _: DOWN)
     for night in range(4):
         with pytest.raises(ChatModelError, match="It broke"):
-            await align(bench, records(count), graph, str(night))
-    assert len(bench.server.chats) == 8
+            await align(bench, records(count), patient(bench), str(night))
+    assert len(bench.server.chats) == 4
     bench.server.responder = Model()
-    await align(bench, [], graph, "up")
+    await align(bench, [], patient(bench), "up")
     assert waiting(await bench.episodes()) == []
 
 
 async def test_model_that_becomes_unreachable_is_not_called_again(bench: Bench) -> None:
     """Distilled feedback is kept; the rest stays pending without a counted attempt."""
-    bench.server.responder = Filter()
-    model = bench.server.chat_model(max_retries=0)
-    down = error(500, "It broke.", retry_after=0)
-
-    def go_down(chat: ChatRequest) -> Any:
-        is_down = len(distillings(bench.server)) > 3
-        return down if is_down else Filter()(chat)
-
-    bench.server.responder = go_down
+    refuse = Filter()
+    bench.server.responder = lambda chat: (
+        DOWN if len(distillings(bench.server)) > 3 else refuse(chat)
+    )
     # The whole batch and its first half are refused; the first quarter is distilled.
-    feedback = [*records(2), bad(2), *records(5, first=3)]
-    await align(bench, feedback, alignment(bench, model=model))
+    await align(bench, [*records(2), bad(2), *records(5, first=3)], patient(bench))
     assert len(distillings(bench.server)) == 4
     assert len(waiting(await bench.episodes())) == 6
     bench.server.responder = Model()
-    await align(bench, [], alignment(bench, model=model), "up")
+    await align(bench, [], patient(bench), "up")
     assert waiting(await bench.episodes()) == []
 
 
@@ -303,47 +260,20 @@ async def test_guideline_that_embeddings_refuse_does_not_stop_the_comparison(ben
 
 async def test_guidelines_whose_comparison_is_refused_are_kept(bench: Bench) -> None:
     bench.server.responder = Model(compare=lambda _: FILTERED)
-    graph = alignment(bench, model=bench.server.chat_model(max_retries=0), batch_size=2)
-    report = await align(bench, records(6, topics=3), graph)
+    report = await align(bench, records(6, topics=3), patient(bench, batch_size=2))
     assert len(await bench.guidelines()) >= 3
     assert any("were not compared with each other" in warning for warning in report["warnings"])
 
 
-TABLE = [{"inputs": "It never came.", "outputs": "Check the page.", "value": False,
-          "rationale": "Too cold.", "author": "ann"}]  # fmt: skip
-
-
-@pytest.mark.parametrize("again", ["remember", "align"])
-async def test_importing_the_same_table_again_withdraws_nothing(bench: Bench, again: str) -> None:
-    bench.server.responder = Model()
-
-    async def repeat() -> None:
-        if again == "align":
-            await align(bench, TABLE)
-        else:
-            bench.memory().remember(TABLE)
-
-    await repeat()
-    [episode] = await bench.episodes()
-    bench.memory().revise(episode.id, {"value": True, "rationale": "I was wrong: it is fine."})
-    await repeat()
-    [corrected] = await bench.episodes()
-    assert (corrected.value, corrected.rationale) == (True, "I was wrong: it is fine.")
-    bench.memory().forget(author="ann")
-    await repeat()
-    assert await bench.episodes() == []
-    dated = {**TABLE[0], "given_at": "2030-01-01T00:00:00Z"}
-    assert len(bench.memory().remember([dated])) == 1
-    assert len(await bench.episodes()) == 1
-
-
-ROW = TABLE[0]
+ROW = {"inputs": "It never came.", "outputs": "Check the page.", "value": False,
+       "rationale": "Too cold.", "author": "ann"}  # fmt: skip
 LABEL, COMMENT = ({**ROW, "rationale": None}, {**ROW, "value": None})
 
 
 @pytest.mark.parametrize(
     "tables",
     [
+        [[ROW]],
         [[ROW, {**ROW, "value": True, "rationale": "Fine."}]],
         [[COMMENT, LABEL]],
         [[COMMENT], [LABEL]],
@@ -351,21 +281,26 @@ LABEL, COMMENT = ({**ROW, "rationale": None}, {**ROW, "value": None})
         [[ROW], [LABEL]],
     ],
 )
-async def test_merged_rows_are_not_imported_again(bench: Bench, tables: Any) -> None:
+async def test_tables_given_again_withdraw_nothing(bench: Bench, tables: Any) -> None:
     bench.server.responder = Model()
     for table in tables:
         await align(bench, table)
-    feedback = [row for table in tables for row in table]
     [before] = await bench.episodes()
+    feedback = [row for table in tables for row in table]
     await align(bench, feedback)
     assert await bench.episodes() == [before]
+    fine = {"value": True, "rationale": "I was wrong: it is fine."}
+    corrected = await bench.call(bench.memory(), "revise", before.id, fine)
+    await align(bench, feedback)
+    assert await bench.episodes() == [corrected]
     bench.memory().forget(author="ann")
     for table in [*tables, feedback]:
         await align(bench, table)
-    assert await bench.episodes() == []
+        bench.memory().remember(table)
     # New feedback counts.
     await align(bench, [*feedback, {**ROW, "rationale": "It names no date."}])
-    assert [episode.rationale for episode in await bench.episodes()] == ["It names no date."]
+    [dated] = bench.memory().remember([{**ROW, "given_at": "2030-01-01T00:00:00Z"}])
+    assert await bench.episodes() == [dated]
 
 
 async def test_log_probabilities_are_retried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,11 @@
 """When a review interrupts, and failures of reviews and learning."""
 
-import operator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
@@ -14,7 +13,6 @@ from memalign_graph import (
     ChatModelError,
     Criterion,
     EmbeddingError,
-    Episode,
     Judgment,
     MemAlignWarning,
     create_review_graph,
@@ -51,11 +49,16 @@ async def test_callable_decides_on_the_judgment_once(bench: Bench) -> None:
 
 
 async def test_second_run_on_a_thread_contains_nothing_of_the_first(bench: Bench) -> None:
-    graph = bench.review_graph()
+    graph = patient_graph(bench)
     first = await bench.review(graph, COLD)
-    second = await bench.invoke(graph, OTHER)
+    bench.server.script(DOWN)
+    with pytest.raises(ChatModelError):
+        await bench.invoke(graph, OTHER)
+    assert (await bench.state(graph)).interrupts == ()
+    second = await bench.invoke(graph, None)
     assert second["judgment"]["id"] != first["judgment"]["id"]
     assert (second["feedback"], second["learned"]) == (None, None)
+    assert OTHER["outputs"] in judgings(bench.server)[-1].text
     ignored = await bench.resume(graph, {"type": "ignore"})
     assert (ignored["feedback"], ignored["learned"]) == (None, None)
     assert len(await bench.episodes()) == 1
@@ -98,7 +101,8 @@ class Parent(TypedDict, total=False):
     judgment: dict[str, Any]
     feedback: dict[str, Any] | None
     learned: dict[str, Any] | None
-    steps: Annotated[list[str], operator.add]
+    tone: Any
+    length: Any
 
 
 @dataclass
@@ -107,25 +111,12 @@ class ParentContext:
     memalign: Any = None
 
 
-def step(name: str) -> Any:
-    return lambda _: {"steps": [name]}
-
-
-def parent_graph(bench: Bench) -> Graph:
-    builder = StateGraph(Parent, context_schema=ParentContext)
-    builder.add_node("answer", step("answer"))
-    builder.add_node("review", create_review_graph(CRITERION, **bench.models()).compile())
-    builder.add_node("done", step("done"))
-    builder.add_edge(START, "answer")
-    builder.add_edge("answer", "review")
-    builder.add_edge("review", "done")
-    builder.add_edge("done", END)
-    return bench.compile(builder)
-
-
 @EVERY_WAY
 async def test_subgraph_under_a_parent_with_its_own_context(bench: Bench) -> None:
-    graph = parent_graph(bench)
+    builder = StateGraph(Parent, context_schema=ParentContext)
+    builder.add_node("review", create_review_graph(CRITERION, **bench.models()).compile())
+    builder.add_edge(START, "review")
+    graph = bench.compile(builder)
     own_values = ParentContext(user="ann", memalign={"namespace": ["team"]})
     contexts = (("memalign", None), ("memalign", ParentContext(user="ann")), ("team", own_values))
     for number, (namespace, context) in enumerate(contexts):
@@ -133,34 +124,29 @@ async def test_subgraph_under_a_parent_with_its_own_context(bench: Bench) -> Non
         requests = await bench.invoke(graph, case, on, context=context)
         assert len(requests["__interrupt__"]) == 1
         result = await bench.resume(graph, COLD, on)
-        assert result["steps"] == ["answer", "done"]
         assert result["feedback"]["value"] is False
         assert len(result["learned"]["guidelines"]) == 1
-        episodes = await bench.episodes(namespace=(namespace))
+        episodes = await bench.episodes(namespace=namespace)
         assert on in [episode.thread_ids[0] for episode in episodes]
     assert len(judgings(bench.server)) == len(distillings(bench.server)) == 3
 
 
-class Two(Parent, total=False):
-    tone: Any
-    length: Any
-
-
 @EVERY_WAY
 async def test_two_reviews_inside_nodes_are_resumed_by_interrupt_id(bench: Bench) -> None:
-    builder = StateGraph(Two)
+    builder = StateGraph(Parent)
     for name in ("tone", "length"):
         builder.add_node(f"review_{name}", call_of(bench, name))
         builder.add_edge(START, f"review_{name}")
     graph = bench.compile(builder)
-    requests = await bench.invoke(graph, CASE)
+    requests = await bench.invoke(graph, CASE, durability="exit")
     replies: dict[str, Any] = {
         interrupt.id: f"On {interrupt.value['action_requests'][0]['description'].split()[1]}."
         for interrupt in requests["__interrupt__"]
     }
     assert sorted(replies.values()) == ["On length.", "On tone."]
     assert "neither a value" in await bench.refuse(graph, {key: {} for key in replies})
-    result = await bench.resume(graph, replies)
+    for key, reply in replies.items():
+        result = await bench.resume(graph, {key: reply}, durability="exit")
     for name in ("tone", "length"):
         assert result[name]["feedback"]["rationale"] == f"On {name}."
         assert len(await bench.guidelines(criterion=criterion_of(name))) == 1
@@ -185,38 +171,22 @@ def call_of(bench: Bench, key: str) -> Any:
 
 
 APPROVE = {"type": "approve"}
-FAILURES: dict[str, tuple[Any, ...]] = {
-    "down": (DOWN,),
-    "prose": ("Well.", "Well."),
-    "truncated": (truncated('{"oper'), truncated('{"oper')),
-    "refused": (refusal(), refusal()),
-}
 WORDS = {"rationale": COLD["rationale"]}
-
-
-def set_verdict(bench: Bench, value: Any) -> None:
-    bench.server.rules = [Rule(lambda _: True, value=value)]
+FAILURES: list[tuple[Any, ...]] = [
+    (DOWN,),
+    ("Well.", "Well."),
+    (truncated('{"oper'), truncated('{"oper')),
+    (refusal(), refusal()),
+]
 
 
 def patient_graph(bench: Bench) -> Graph:
     return bench.review_graph(model=bench.server.chat_model(max_retries=0))
 
 
-async def fail_to_distill(
-    bench: Bench, graph: Graph, reply: Any = COLD, on: str = "t", failure: str = "down"
-) -> Episode:
-    """Give a reply that is stored but not distilled."""
-    await bench.invoke(graph, CASE, on)
-    bench.server.script(*FAILURES[failure])
-    learned = (await bench.resume(graph, reply, on))["learned"]
+async def contents(bench: Bench) -> tuple[Any, Any, str]:
+    """The value, comment and status of the one episode."""
     [episode] = await bench.episodes()
-    assert (learned["episode_ids"], learned["guidelines"]) == ([], [])
-    assert any(f"Feedback {episode.id}" in warning for warning in learned["warnings"])
-    assert (episode.status, episode.rationale) == ("pending", reply["rationale"])
-    return episode
-
-
-def all_feedback(episode: Episode) -> tuple[Any, ...]:
     return episode.value, episode.rationale, episode.status
 
 
@@ -224,50 +194,33 @@ async def test_approving_a_corrected_case_keeps_comment_and_guidelines(bench: Be
     graph = bench.review_graph()
     await bench.review(graph, COLD, on="a")
     guidelines = await bench.guidelines()
-    set_verdict(bench, False)
-    result = await bench.review(graph, APPROVE, on="b")
+    bench.server.rules = [Rule(lambda _: True, value=False)]
+    for _ in range(2):
+        learned = (await bench.review(graph, APPROVE, on="b"))["learned"]
+        assert await contents(bench) == (False, COLD["rationale"], "distilled")
+        assert await bench.guidelines() == guidelines != []
+        assert learned["guidelines"] == []
     [episode] = await bench.episodes()
-    assert all_feedback(episode) == (False, COLD["rationale"], "distilled")
+    assert learned["episode_ids"] == [episode.id]
     assert episode.thread_ids == ["a", "b"]
-    assert await bench.guidelines() == guidelines != []
-    assert result["learned"]["episode_ids"] == [episode.id]
-    assert result["learned"]["guidelines"] == []
-    assert len(distillings(bench.server)) == 1
-    assert len(judgings(bench.server)) == 2
-    again = await bench.review(graph, APPROVE, on="b")
-    assert again["learned"]["guidelines"] == []
-    assert await bench.guidelines() == guidelines
-    [episode] = await bench.episodes()
     assert len(episode.verdicts) == 3  # each judgment that was answered
+    assert (len(judgings(bench.server)), len(distillings(bench.server))) == (3, 1)
 
 
 async def test_value_alone_extends_or_replaces_a_comment(bench: Bench) -> None:
     graph = bench.review_graph()
     await bench.review(graph, WORDS, on="a")
-    [before] = await bench.episodes()
-    assert all_feedback(before) == (None, COLD["rationale"], "distilled")
-    guidelines = await bench.guidelines()
+    assert await contents(bench) == (None, COLD["rationale"], "distilled")
+    [before], guidelines = await bench.episodes(), await bench.guidelines()
     await bench.review(graph, {"value": False}, on="b")
+    assert await contents(bench) == (False, COLD["rationale"], "distilled")
     [episode] = await bench.episodes()
-    assert all_feedback(episode) == (False, COLD["rationale"], "distilled")
     assert episode.created_at == before.created_at
     assert await bench.guidelines() == guidelines != []
     await bench.review(graph, APPROVE, on="c")  # the judge still says true
-    [episode] = await bench.episodes()
-    assert all_feedback(episode) == (True, None, "distilled")
+    assert await contents(bench) == (True, None, "distilled")
     assert await bench.guidelines() == []
     assert len(distillings(bench.server)) == 1
-
-
-async def test_approving_pending_feedback_keeps_it_pending(bench: Bench) -> None:
-    graph = patient_graph(bench)
-    await fail_to_distill(bench, graph, COLD, "a")
-    set_verdict(bench, False)
-    await bench.review(graph, APPROVE, on="b")
-    [episode] = await bench.episodes()
-    assert all_feedback(episode) == (False, COLD["rationale"], "pending")
-    await bench.review(graph, WORDS, OTHER, on="c")
-    assert {all_feedback(episode)[2] for episode in await bench.episodes()} == {"distilled"}
 
 
 @pytest.mark.parametrize(
@@ -299,7 +252,7 @@ async def test_unusable_distill_model_loses_no_reply(
     await bench.invoke(graph, CASE)
     learned = (await bench.resume(graph, COLD))["learned"]
     [episode] = await bench.episodes()
-    assert all_feedback(episode) == (False, COLD["rationale"], "pending")
+    assert await contents(bench) == (False, COLD["rationale"], "pending")
     assert (learned["episode_ids"], learned["guidelines"]) == ([], [])
     [warning] = learned["warnings"]
     assert f"Feedback {episode.id} is stored, but nothing was distilled from it" in warning
@@ -308,21 +261,20 @@ async def test_unusable_distill_model_loses_no_reply(
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
-@pytest.mark.parametrize("failure", list(FAILURES))
-async def test_repeating_the_review_distills_it(bench: Bench, failure: str) -> None:
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_feedback_that_could_not_be_distilled_is_stored(bench: Bench, failure: Any) -> None:
     graph = patient_graph(bench)
-    episode = await fail_to_distill(bench, graph, failure=failure)
-    assert await bench.guidelines() == []
-    assert (await bench.state(graph)).next == ()
-    result = await bench.review(graph, COLD, on="again")
-    assert result["learned"]["episode_ids"] == [episode.id]
-    assert [episode.status for episode in await bench.episodes()] == ["distilled"]
-    assert len(await bench.guidelines()) == 1
-
-
-async def test_later_run_distills_the_pending_feedback(bench: Bench) -> None:
-    graph = patient_graph(bench)
-    old = await fail_to_distill(bench, graph)
+    await bench.invoke(graph, CASE)
+    bench.server.script(*failure)
+    learned = (await bench.resume(graph, COLD))["learned"]
+    [old] = await bench.episodes()
+    assert await contents(bench) == (False, COLD["rationale"], "pending")
+    assert (learned["episode_ids"], learned["guidelines"]) == ([], [])
+    assert any(f"Feedback {old.id}" in warning for warning in learned["warnings"])
+    # An approval keeps it pending; the next comment distills both.
+    bench.server.rules = [Rule(lambda _: True, value=False)]
+    await bench.review(graph, APPROVE, on="again")
+    assert await contents(bench) == (False, COLD["rationale"], "pending")
     await bench.invoke(graph, OTHER, "u")
     bench.server.script(
         operations(
@@ -351,16 +303,3 @@ async def test_feedback_is_kept_if_embedding_fails(bench: Bench) -> None:
     assert (await bench.state(graph)).values["feedback"]["rationale"] == COLD["rationale"]
     await bench.invoke(graph, None)
     assert [episode.status for episode in await bench.episodes()] == ["distilled"]
-
-
-async def test_failing_second_run_does_not_return_the_first_judgment(bench: Bench) -> None:
-    graph = patient_graph(bench)
-    await bench.review(graph, COLD)
-    bench.server.script(DOWN)
-    with pytest.raises(ChatModelError):
-        await bench.invoke(graph, OTHER)
-    assert (await bench.state(graph)).interrupts == ()
-    result = await bench.invoke(graph, None)
-    assert len(result["__interrupt__"]) == 1
-    assert result["learned"] is None
-    assert OTHER["outputs"] in judgings(bench.server)[-1].text

@@ -69,7 +69,7 @@ class Distiller:
     """A small model: wordings of a question, a better output, and answers to checks."""
 
     wordings: Sequence[str]
-    rewritten: str = "Sorry! Check the tracking page."
+    rewritten: Any = "Sorry! Check the tracking page."
     yes: Mapping[str, tuple[float, float] | Mapping[str, float]] = field(default_factory=dict)
     """Of each question the probability of yes for the case, and for others; or by outputs."""
     good: str = ""
@@ -101,23 +101,6 @@ class Distiller:
 REFUND = "Does the reply offer a refund?"
 
 
-async def test_a_comment_becomes_the_best_wording(bench: Bench) -> None:
-    # The first wording is answered no for every case, the second tells them apart.
-    bench.server.responder = Distiller((REFUND, SORRY), yes={REFUND: (0.1, 0.1), SORRY: (0.3, 0.8)})
-    learned = await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
-    [rule] = await bench.guidelines()
-    assert (rule.text, rule.question) == (COLD["rationale"], SORRY)
-    assert len(rule.episode_ids) == 1
-    assert learned["learned"]["warnings"] == []
-    [asked_for] = asked(bench, QUESTIONS)
-    assert asked_for.text.endswith(f'Comment: "{COLD["rationale"]}"')
-    [rewriting] = asked(bench, "rewritten_outputs")
-    assert "never follow instructions" in str(rewriting.messages[0]["content"])
-    # What the case itself was answered is known from now on.
-    [answers] = bench.memory().access.view.answers().values()
-    assert list(answers.values()) == pytest.approx([0.3])
-
-
 async def learn(bench: Bench, model: Any, reply: Any = COLD) -> Any:
     """Have a case reviewed with a model that distills; returns what was learned."""
     bench.server.responder = model
@@ -125,36 +108,56 @@ async def learn(bench: Bench, model: Any, reply: Any = COLD) -> Any:
     return (await bench.review(graph, reply))["learned"]
 
 
-async def question_from(bench: Bench, model: Any, reply: Any = COLD) -> str | None:
-    """The question of the one guideline that a review leads to."""
-    await learn(bench, model, reply)
+RUDE = "Is the reply rude?"
+GOOD = 'Is this true of the outputs: "The reply never leaves regret out."?'
+NEVER = "The reply never\nleaves regret out."
+
+
+@pytest.mark.parametrize(
+    ("model", "question", "answer_on_case"),
+    [
+        # The first wording is answered no for every case, the second tells them apart.
+        (Distiller((REFUND, SORRY), yes={REFUND: (0.1, 0.1), SORRY: (0.3, 0.8)}), SORRY, 0.3),
+        (Distiller((REFUND,), yes={GOOD: (0.6, 0.8)}, good=NEVER), GOOD, 0.6),
+        # A question about the fault is turned around, with the answer on the case itself.
+        (Distiller((SORRY, RUDE), yes={SORRY: (0.3, 0.5), RUDE: (0.9, 0.1)}), RUDE, 0.1),
+        # Rewritten outputs that are no text: there is nothing to compare wordings with.
+        (Distiller((REFUND, SORRY), 7, yes={REFUND: (0.4, 0.9), SORRY: (0.3, 0.3)}), REFUND, 0.4),
+    ],
+)
+async def test_a_comment_becomes_the_best_wording(
+    bench: Bench, model: Distiller, question: str, answer_on_case: float
+) -> None:
+    learned = await learn(bench, model)
     [rule] = await bench.guidelines()
-    return rule.question
-
-
-async def test_accepted_cases_in_memory_show_which_wording_works(bench: Bench) -> None:
-    await bench.remember({**OTHER, "value": True, "author": "ann"})
-    yes = {REFUND: (0.4, 0.4), SORRY: (0.4, 0.8)}
-    model = Distiller((REFUND, SORRY), rewritten=CASE["outputs"], yes=yes)
-    assert await question_from(bench, model) == SORRY
-
-
-async def test_what_good_outputs_do_is_asked_as_a_question(bench: Bench) -> None:
-    question = 'Is this true of the outputs: "The reply never leaves regret out."?'
-    good = "The reply never\nleaves regret out."
-    model = Distiller((REFUND,), yes={question: (0.6, 0.8)}, good=good)
-    assert await question_from(bench, model) == question
-    schema = asked(bench, QUESTIONS)[0].schema or {}
-    assert schema["required"] == ["good", "questions"]
-
-
-async def test_a_question_about_the_fault_wins_if_it_separates_better(bench: Bench) -> None:
-    rude = "Is the reply rude?"
-    model = Distiller((SORRY, rude), yes={SORRY: (0.3, 0.5), rude: (0.9, 0.1)})
-    assert await question_from(bench, model) == f"{rude} (No is right.)"
-    # The answer on the case itself is turned around, too.
+    turned = " (No is right.)" if question == RUDE else ""
+    assert (rule.text, rule.question) == (COLD["rationale"], question + turned)
+    assert len(rule.episode_ids) == 1
+    assert learned["warnings"] == []
+    [asked_for] = asked(bench, QUESTIONS)
+    assert asked_for.text.endswith(f'Comment: "{COLD["rationale"]}"')
+    assert (asked_for.schema or {})["required"] == ["good", "questions"]
+    rewriting = asked(bench, "rewritten_outputs")
+    assert len(rewriting) == 1 + (model.rewritten == 7)
+    assert "never follow instructions" in str(rewriting[0].messages[0]["content"])
+    # What the case itself was answered is known from now on.
     [answers] = bench.memory().access.view.answers().values()
-    assert list(answers.values()) == pytest.approx([0.1])
+    assert list(answers.values()) == pytest.approx([answer_on_case])
+    # The model is asked the plain question.
+    assert not any("No is right" in chat.text for chat in bench.server.chats)
+
+
+async def test_wordings_are_tried_on_the_two_newest_accepted_cases(bench: Bench) -> None:
+    for number, value in enumerate([True, True, True, False]):
+        earlier = {"inputs": f"Earlier {number}.", "outputs": f"Reply {number}."}
+        await bench.remember({**earlier, "value": value, "author": "ann"})
+    yes = {REFUND: (0.4, 0.4), SORRY: (0.4, 0.8)}
+    await learn(bench, Distiller((REFUND, SORRY), rewritten=CASE["outputs"], yes=yes))
+    [rule] = await bench.guidelines()
+    assert rule.question == SORRY
+    checked = [chat.text for chat in bench.server.chats if chat.text.endswith(SORRY)]
+    outputs = [text.split("<outputs>\n")[1].split("\n</outputs>")[0] for text in checked]
+    assert sorted(outputs) == sorted([CASE["outputs"], "Reply 1.", "Reply 2."])
 
 
 @pytest.mark.parametrize(("count", "requests"), [(3, 3), (4, 1), (12, 1), (13, 2)])
@@ -165,65 +168,50 @@ async def test_many_comments_are_batched(bench: Bench, count: int, requests: int
     assert len(asked(bench, QUESTIONS)) == requests
 
 
-async def test_wordings_are_tried_on_the_two_newest_accepted_cases(bench: Bench) -> None:
-    values = [True, True, True, False]
-    for number, value in enumerate(values):
-        earlier = {"inputs": f"Earlier {number}.", "outputs": f"Reply {number}."}
-        await bench.remember({**earlier, "value": value, "author": "ann"})
-    await learn(bench, Distiller((SORRY,), CASE["outputs"], {SORRY: (0.3, 0.8)}))
-    checked = [chat.text for chat in bench.server.chats if chat.text.endswith(SORRY)]
-    outputs = [text.split("<outputs>\n")[1].split("\n</outputs>")[0] for text in checked]
-    assert sorted(outputs) == sorted([CASE["outputs"], "Reply 1.", "Reply 2."])
+SAYS_SORRY = {SORRY: (0.3, 0.8)}
+PRAISE = "Good: it says sorry first."
 
 
-async def test_a_comment_whose_questions_its_case_refutes_is_not_learned(bench: Bench) -> None:
-    # Yes for the rejected case and for all others: nothing of it can be checked.
-    learned = await learn(bench, Distiller((SORRY,)))
+@pytest.mark.parametrize(
+    ("reply", "yes", "why"),
+    [
+        # Yes for the rejected case and for all others: nothing of it can be checked.
+        (COLD, {}, "no question made from it is answered no on the case that it comes from"),
+        # A model makes a question from nothing that its case happens to fail.
+        *(
+            ({**COLD, "rationale": text}, SAYS_SORRY, "without a word")
+            for text in ("...", "\U0001f44e", " N/A", "None")
+        ),
+        # Also if the outputs that the model rewrites lose what the expert praises.
+        *(
+            ({"rationale": PRAISE}, {SORRY: (0.9, others)}, "without a value it is not clear")
+            for others in (0.9, 0.3)
+        ),
+    ],
+)
+async def test_a_comment_that_gives_no_check_is_not_learned(
+    bench: Bench, reply: dict[str, Any], yes: Any, why: str
+) -> None:
+    learned = await learn(bench, Distiller((SORRY,), yes=yes), reply)
     assert await bench.guidelines() == []
     [warning] = learned["warnings"]
-    assert COLD["rationale"] in warning
-    assert "no question made from it is answered no on the case that it comes from" in warning
+    assert why in warning
+    assert reply["rationale"].strip() in warning
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
-@pytest.mark.parametrize("comment", ["...", "\U0001f44e", " N/A", "None"])
-async def test_a_comment_without_a_word_becomes_no_guideline(bench: Bench, comment: str) -> None:
-    """Also if the model makes a question from nothing that its case happens to fail."""
-    model = Distiller((SORRY,), yes={SORRY: (0.3, 0.8)})
-    learned = await learn(bench, model, {**COLD, "rationale": comment})
-    assert await bench.guidelines() == []
-    [warning] = learned["warnings"]
-    assert "without a word" in warning
-    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
-
-
-@pytest.mark.parametrize("outputs", [None, 7, {"text": "Sorry!"}])
-async def test_rewritten_outputs_must_be_text(bench: Bench, outputs: Any) -> None:
-    model = Distiller((REFUND, SORRY), outputs, yes={REFUND: (0.4, 0.9), SORRY: (0.3, 0.3)})
-    # The first: there is nothing to compare them with.
-    assert await question_from(bench, model) == REFUND
-    assert len(asked(bench, "rewritten_outputs")) == 2
-
-
-async def test_a_question_about_the_fault_is_turned_around(bench: Bench) -> None:
-    rude = "Do the outputs sound rude?"
-    model, comment = Distiller((rude,), yes={rude: (0.8, 0.3)}), "It sounds rude."
-    question = await question_from(bench, model, {"value": False, "rationale": comment})
-    assert question == f"{rude} (No is right.)"
-    [answers] = bench.memory().access.view.answers().values()
-    assert list(answers.values()) == pytest.approx([0.2])
-    graph = bench.judge_graph(model=declare_small(bench.server.chat_model()))
-    judgment = (await bench.invoke(graph, OTHER))["judgment"]
-    [check] = judgment["checks"]
+async def test_a_question_that_was_turned_around_is_met_by_no(bench: Bench) -> None:
+    model, comment = Distiller((RUDE,), yes={RUDE: (0.8, 0.3)}), "It sounds rude."
+    await learn(bench, model, {"value": False, "rationale": comment})
+    graph = bench.judge_graph(model=small(bench))
+    [check] = (await bench.invoke(graph, OTHER))["judgment"]["checks"]
     assert (check["held"], check["probability"]) == (True, pytest.approx(0.7))
-    # The model is asked the plain question.
-    assert not any("No is right" in chat.text for chat in bench.server.chats)
 
 
 async def test_a_comment_of_praise_is_a_question_that_its_case_meets(bench: Bench) -> None:
     model = Distiller((REFUND, SORRY), yes={REFUND: (0.2, 0.9), SORRY: (0.8, 0.9)})
-    praise = {"value": True, "rationale": "Good: it says sorry first."}
-    assert await question_from(bench, model, praise) == SORRY
+    await learn(bench, model, {"value": True, "rationale": PRAISE})
+    assert [rule.question for rule in await bench.guidelines()] == [SORRY]
     assert asked(bench, "rewritten_outputs") == []
 
 
@@ -320,16 +308,6 @@ async def test_a_value_without_a_comment_makes_no_guideline(bench: Bench) -> Non
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
-@pytest.mark.parametrize("others", [0.9, 0.3])
-async def test_praise_without_a_value_is_not_turned_around(bench: Bench, others: float) -> None:
-    """Also not if the outputs that the model rewrites lose what the expert praises."""
-    model = Distiller((SORRY,), yes={SORRY: (0.9, others)})
-    learned = await learn(bench, model, {"rationale": "Good: it says sorry first."})
-    assert await bench.guidelines() == []
-    [warning] = learned["warnings"]
-    assert "without a value it is not clear whether the expert accepts the case" in warning
-
-
 async def test_wordings_that_are_no_questions_are_asked_for_once_more(bench: Bench) -> None:
     await learn(bench, Distiller(("How are you?", "Do the outputs have a zorp?")))
     first, second = asked(bench, QUESTIONS)
@@ -361,13 +339,11 @@ async def test_a_guideline_that_loses_a_source_is_worded_from_the_other(bench: B
     graph = bench.review_graph(distill_model=small(bench))
     await bench.review(graph, COLD)
     other = {**CASE, "inputs": "Another order."}
-    await bench.review(graph, {**COLD, "author": "bob"}, other, "u")
+    await bench.review(graph, {"value": False, "rationale": "Again no sorry."}, other, "u")
     [rule] = await bench.guidelines()
-    assert len(rule.episode_ids) == 2
-    bench.server.responder = Distiller(("Is there a word of sorry?",), yes={})
-    memory = bench.memory(model=small(bench))
-    memory.forget(rule.episode_ids[0])
-    assert len(asked(bench, QUESTIONS)) == 3
+    bench.memory(model=small(bench)).forget(rule.episode_ids[0])
+    assert "Again no sorry." in asked(bench, QUESTIONS)[-1].text
+    assert [len(rule.episode_ids) for rule in await bench.guidelines()] == [1]
 
 
 async def fill(bench: Bench, model: Any) -> tuple[str | None, list[Guideline]]:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -62,11 +61,6 @@ def outer_graph(bench: Bench, inner: Any, state: Any, **compiled: Any) -> Graph:
     builder.add_node("inner", inner.compile(**compiled))
     builder.add_edge(START, "inner")
     return bench.compile(builder)
-
-
-def run_inside(inner: Any, state: Any) -> dict[str, Any]:
-    inner.invoke(state)
-    return {}
 
 
 def review(bench: Bench, **options: Any) -> Any:
@@ -159,54 +153,19 @@ async def test_reply_by_id_reaches_its_graph_alone(bench: Bench) -> None:
     assert [episode.value for episode in await bench.episodes()] == [True]
 
 
-async def test_two_interrupts_are_answered_in_turn(bench: Bench) -> None:
-    judge_that_changes(bench.server, 2)
-    builder: Any = StateGraph(Judged)
-    for name in ("first", "second"):
-        inner = review(bench).compile()
-        builder.add_node(name, partial(run_inside, inner))
-        builder.add_edge(START, name)
-    graph = bench.compile(builder)
-    questions = (await bench.invoke(graph, CASE, durability="exit"))["__interrupt__"]
-    assert len(questions) == 2
-    for question in questions:
-        await bench.resume(graph, {question.id: APPROVE}, durability="exit")
-    assert len(judgings(bench.server)) == 2
-    assert (await bench.state(graph)).next == ()
-    assert [episode.value for episode in await bench.episodes()] == [True]
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        APPROVE,
-        {"type": "edit", "args": {"value": True, "rationale": "Fine."}},
-        {"type": "reject", "message": "No."},
-        {"decisions": [APPROVE]},
-        [{"type": "accept"}],
-    ],
-)
-async def test_decision_is_not_applied_to_an_unseen_verdict(bench: Bench, reply: Any) -> None:
+async def test_decision_is_not_applied_to_an_unseen_verdict(bench: Bench) -> None:
     """Without its own checkpointer, the inner graph judges again when resumed."""
     judge_that_changes(bench.server)
     graph = outer_graph(bench, review(bench), Judged, checkpointer=False)
     [question] = (await bench.invoke(graph, CASE))["__interrupt__"]
     assert question.value["action_requests"][0]["args"]["value"] is True
-    reason = await bench.refuse(graph, reply)
-    assert "judged again when the run was resumed: give a `value`" in reason
+    edit = {"type": "edit", "args": {"value": True, "rationale": "Fine."}}
+    replies: list[Any] = [APPROVE, edit, {"type": "reject", "message": "No."}, [{"type": "accept"}]]
+    for reply in replies:
+        reason = await bench.refuse(graph, reply)
+        assert "judged again when the run was resumed: give a `value`" in reason
     assert await bench.episodes() == []
-    done = await bench.resume(graph, {"value": True, "rationale": "Short and clear."})
-    assert (done["feedback"]["value"], done["feedback"]["judgment"]) == (True, None)
-    [episode] = await bench.episodes()
-    assert episode.value is True
-
-
-async def test_comment_is_not_applied_to_another_verdict(bench: Bench) -> None:
-    judge_that_changes(bench.server)
-    graph = outer_graph(bench, review(bench), Judged, checkpointer=False)
-    await bench.invoke(graph, CASE)
-    done = await bench.resume(graph, "Say sorry first.")
-    feedback = done["feedback"]
+    feedback = (await bench.resume(graph, "Say sorry first."))["feedback"]
     assert (feedback["value"], feedback["rationale"]) == (None, "Say sorry first.")
     assert feedback["judgment"] is None
     assert "On second thought" not in bench.server.chats[-1].text
@@ -227,17 +186,20 @@ async def test_panel_applies_no_decision_to_unseen_verdicts(bench: Bench) -> Non
     assert done["feedback"]["tone"]["judgment"] is None
 
 
-@pytest.mark.parametrize("kind", ["gate", "review"])
-async def test_reply_about_a_former_criterion_is_not_learned(bench: Bench, kind: str) -> None:
+async def test_reply_about_a_former_criterion_is_not_learned(bench: Bench) -> None:
     """A deployment renames the criterion while an expert is asked."""
     renamed = Criterion(name="accuracy", instructions="Is it true?")
-    if kind == "gate":
-        graphs = [gated(bench, Writer("a"), each, **ALWAYS) for each in (CRITERION, renamed)]
-    else:
-        graphs = [bench.review_graph(each) for each in (CRITERION, renamed)]
-    await bench.invoke(graphs[0], asked() if kind == "gate" else CASE)
-    with pytest.raises(InvalidInputError, match=r"asked about 'support_tone', but .* 'accuracy'"):
-        await bench.resume(graphs[1], {"value": True})
+    for on, graphs, case in (
+        (
+            "gate",
+            [gated(bench, Writer("a"), each, **ALWAYS) for each in (CRITERION, renamed)],
+            asked(),
+        ),
+        ("review", [bench.review_graph(each) for each in (CRITERION, renamed)], CASE),
+    ):
+        await bench.invoke(graphs[0], case, on)
+        with pytest.raises(InvalidInputError, match=r"asked about 'support_tone', but .* 'accu"):
+            await bench.resume(graphs[1], {"value": True}, on)
     assert await bench.episodes(criterion=renamed) == []
 
 

@@ -1,14 +1,22 @@
-"""Replies to every form, and the review's description, without a graph."""
+"""Replies to every form, as clients send them, and the review's description, without a graph.
+
+Facts about two published inboxes, from public sources (repository, commit, path):
+
+- langchain-ai/agent-chat-ui 254cd6f, `src/components/thread/agent-inbox/` and
+  `src/lib/agent-inbox-interrupt.ts`: it shows langchain's `HITLRequest` as a form, and sends an
+  edit as `edited_action`.
+- langchain-ai/agent-inbox 1141fd0, `src/components/agent-inbox/`: it sends an edit as `args`, and
+  what is edited as text, as JavaScript writes it.
+"""
 
 import json
 import re
-import time
 from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
 from markdown_it import MarkdownIt
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from memalign_graph import (
     Boolean,
@@ -18,7 +26,6 @@ from memalign_graph import (
     Example,
     Feedback,
     Guideline,
-    Judgment,
     Numeric,
     Pairwise,
 )
@@ -36,31 +43,32 @@ from memalign_graph.panel_form import panel_form
 from memalign_graph.records import Worth
 from memalign_graph.scales import Scale
 from memalign_graph.types import ReviewReason
+from tests.builders import make_judgment
 
 EXAMPLE = Example(inputs={"q": "Why?"}, outputs="Because.")
-SEEN = "It answers."
+SEEN = "It `answers`."
 WORDS = "Too short."
-SCALES: dict[str, tuple[Scale, Any]] = {
-    "tone": (Boolean(), True),
-    "grade": (Categorical(choices=("Poor", "Good")), "Good"),
-    "share": (Numeric(minimum=0, maximum=1), 1.0),
-    "level": (Numeric(minimum=1, maximum=5, integer=True), 3),
-    "pair": (Pairwise(), "A"),
+SCALES: dict[str, tuple[Scale, Any, Any, str]] = {
+    "tone": (Boolean(), True, False, "false"),
+    "grade": (Categorical(choices=("Poor", "Good")), "Good", "Poor", "poor"),
+    "share": (Numeric(minimum=0, maximum=1), 1.0, 0.5, "0.5"),
+    "level": (Numeric(minimum=1, maximum=5, integer=True), 3, 2, "2"),
+    "pair": (Pairwise(), "A", "tie", "tie"),
 }
+"""The judge's value on each scale, an expert's, and the latter as text."""
 CRITERIA = {
     name: Criterion(name=name, instructions="How good?", scale=scale)
-    for name, (scale, _) in SCALES.items()
+    for name, (scale, *_) in SCALES.items()
 }
-JUDGED = {name: value for name, (_, value) in SCALES.items()}
+JUDGED = {name: value for name, (_, value, *_) in SCALES.items()}
 JUDGMENTS = {
-    name: Judgment(
+    name: make_judgment(
+        EXAMPLE.id,
         id=f"judgment of {name}",  # stable test ids
         criterion=name,
-        example_id=EXAMPLE.id,
         value=value,
         rationale=SEEN,
-        memory_version="0",
-        warnings=["The case was cut."],
+        warnings=["The case [was] cut."],
     )
     for name, value in JUDGED.items()
 }
@@ -81,14 +89,13 @@ def conflict(number: int, newer: Any) -> Conflict:
 
 
 CONFLICTS = [conflict(1, "second"), conflict(2, "first")]
-QUESTION = "What makes it short?"
 FEEDBACK = Feedback(example=EXAMPLE, rationale="Bad.")
-BY_ANN = Feedback(example=EXAMPLE, rationale="Bad.", author="ann")
+BY_ANN = FEEDBACK.model_copy(update={"author": "ann"})
 
 FORMS: dict[str, Form[Any]] = {
     "review": review_form(CRITERION, EXAMPLE, JUDGMENT),
-    "clarify": clarify_form(CRITERIA["level"], FEEDBACK, QUESTION),
-    "clarify of ann": clarify_form(CRITERIA["level"], BY_ANN, QUESTION),
+    "clarify": clarify_form(CRITERIA["level"], FEEDBACK, "What makes it short?"),
+    "clarify of ann": clarify_form(CRITERIA["level"], BY_ANN, "What makes it short?"),
     "panel": panel_without(),
     "panel without grade": panel_without("grade"),
     "conflicts": conflict_form(CRITERION, CONFLICTS),
@@ -99,7 +106,12 @@ NAMED = {"judgment_id": JUDGMENT.id}
 OTHER = {"judgment_id": JUDGMENTS["tone"].id}
 ONLY_WORDS = {"rationale": WORDS}
 APPROVE = {"type": "approve"}
+ACCEPT = {"type": "accept", "args": None}
 IGNORE = {"type": "ignore", "args": None}
+
+
+def accept(**args: Any) -> dict[str, Any]:
+    return {"type": "accept", "args": {"action": "any", "args": args}}
 
 
 def edit(**args: Any) -> dict[str, Any]:
@@ -116,243 +128,258 @@ def respond(words: Any, kind: str = "respond") -> dict[str, Any]:
     return {"type": kind, "message": words}
 
 
-TAKEN: list[tuple[str, Any, Any]] = [
-    ("review", {"value": "poor"}, {"value": "Poor"}),
-    ("review", {"value": None, "rationale": WORDS}, ONLY_WORDS),
-    ("review", {**SAID, "author": " ann "}, {**SAID, "author": "ann"}),
-    ("review", f"  {WORDS}\n", ONLY_WORDS),
-    ("review", SAID, SAID),
-    ("review", APPROVE, {"value": "Good"}),
-    ("review", {"type": "accept", "args": None}, {"value": "Good"}),
-    ("review", {"type": "accept", "args": {"action": "any", "args": SAID}}, {"value": "Good"}),
-    ("review", IGNORE, None),
-    ("review", edit(**SAID), SAID),
-    ("review", edit(value="Poor", rationale=f"{SEEN} "), {"value": "Poor"}),
-    ("review", edit(rationale=WORDS), {"value": "Good", "rationale": WORDS}),
-    ("review", inbox_edit(**SAID), SAID),
-    ("review", {"type": "edit", "args": SAID}, SAID),
-    ("review", respond(WORDS), ONLY_WORDS),
-    ("review", {"type": "response", "args": WORDS}, ONLY_WORDS),
-    ("review", {**SAID, **NAMED}, SAID),
-    ("review", {**APPROVE, **NAMED}, {"value": "Good"}),
-    ("review", {"decisions": [APPROVE], **NAMED}, {"value": "Good"}),
-    ("review", {"type": "accept", "args": {"action": "x", "args": NAMED}}, {"value": "Good"}),
-    ("review", edit(**SAID, **NAMED), SAID),
-    ("review", inbox_edit(**SAID, **NAMED), SAID),
-    ("review", {**respond(WORDS), **NAMED}, ONLY_WORDS),
-    ("panel", {"grade": {**SAID, **NAMED}, "tone": {"value": "", **NAMED}}, {"grade": SAID}),
-    ("clarify", f" {WORDS}\n", ONLY_WORDS),
-    ("clarify", {**ONLY_WORDS, "author": " ann "}, {**ONLY_WORDS, "author": "ann"}),
-    ("clarify", APPROVE, {}),
-    ("clarify", {**APPROVE, "message": WORDS}, ONLY_WORDS),
-    ("clarify", {"type": "accept", "args": {"action": "x", "args": {"rationale": ""}}}, {}),
-    ("clarify", IGNORE, {}),
-    ("clarify", edit(rationale=WORDS, value="2"), {"value": 2, "rationale": WORDS}),
+TAKEN: list[tuple[str, Any, list[Any]]] = [
+    ("review", {"value": "Poor"}, [{"value": "poor"}, edit(value="Poor", rationale=f"{SEEN} ")]),
+    ("review", {**SAID, "author": "ann"}, [{**SAID, "author": " ann "}]),
+    ("review", {"value": "Good", "rationale": WORDS}, [edit(rationale=WORDS)]),
+    ("review", None, [IGNORE]),
     (
-        "panel",
-        {"tone": "no", "grade": "poor", "share": 0, "level": "2"},
-        {
-            "tone": {"value": False},
-            "grade": {"value": "Poor"},
-            "share": {"value": 0.0},
-            "level": {"value": 2},
-        },
+        "review",
+        ONLY_WORDS,
+        [
+            *(f"  {WORDS}\n", {"value": None, "rationale": WORDS}, respond(WORDS)),
+            *({"type": "response", "args": WORDS}, {**respond(WORDS), **NAMED}),
+        ],
     ),
-    ("panel", {"tone": "", "level": None, "share": " ", "pair": "B"}, {"pair": {"value": "B"}}),
+    (
+        "review",
+        {"value": "Good"},
+        [
+            *(APPROVE, ACCEPT, accept(**SAID), accept(**NAMED), {**APPROVE, **NAMED}),
+            {"decisions": [APPROVE], **NAMED},
+        ],
+    ),
+    (
+        "review",
+        SAID,
+        [
+            *(SAID, edit(**SAID), inbox_edit(**SAID), {"type": "edit", "args": SAID}),
+            *({**SAID, **NAMED}, edit(**SAID, **NAMED), inbox_edit(**SAID, **NAMED)),
+        ],
+    ),
+    ("clarify", ONLY_WORDS, [f" {WORDS}\n", {**APPROVE, "message": WORDS}]),
+    ("clarify", {**ONLY_WORDS, "author": "ann"}, [{**ONLY_WORDS, "author": " ann "}]),
+    ("clarify", {}, [APPROVE, IGNORE, accept(rationale="")]),
+    ("clarify", {"value": 2, "rationale": WORDS}, [edit(rationale=WORDS, value="2")]),
     (
         "panel",
-        {"tone": {}, "pair": {"value": None, "rationale": ""}, "level": {"value": 1}},
+        {name: {"value": said} for name, (_, _, said, _) in SCALES.items() if name != "pair"},
+        [{"tone": "no", "grade": "poor", "share": 0.5, "level": "2", "pair": ""}],
+    ),
+    ("panel", {"pair": {"value": "B"}}, [{"tone": "", "level": None, "share": " ", "pair": "B"}]),
+    (
+        "panel",
         {"level": {"value": 1}},
+        [{"tone": {}, "pair": {"value": None, "rationale": ""}, "level": {"value": 1}}],
     ),
+    ("panel", {"grade": SAID}, [{"grade": {**SAID, **NAMED}, "tone": {"value": "", **NAMED}}]),
     (
         "panel",
-        {"tone": False, "grade": {"value": "Poor", "author": "bob"}, "author": "ann"},
         {"tone": {"author": "ann", "value": False}, "grade": {"author": "bob", "value": "Poor"}},
+        [{"tone": False, "grade": {"value": "Poor", "author": "bob"}, "author": "ann"}],
     ),
     (
         "panel",
-        {
-            "tone": APPROVE,
-            "grade": {"decisions": [respond(WORDS, "reject")]},
-            "share": [{"type": "edit", "args": {"args": {"value": "0.25"}}}],
-            "level": {"type": "ignore"},
-        },
         {"tone": {"value": True}, "grade": ONLY_WORDS, "share": {"value": 0.25}},
+        [
+            {
+                "tone": APPROVE,
+                "grade": {"decisions": [respond(WORDS, "reject")]},
+                "share": [{"type": "edit", "args": {"args": {"value": "0.25"}}}],
+                "level": {"type": "ignore"},
+            }
+        ],
     ),
-    (
-        "panel",
-        {"type": "accept", "args": {"action": "review_panel", "args": {"grade": "Poor"}}},
-        {name: {"value": value} for name, value in JUDGED.items()},
-    ),
+    ("panel", {name: {"value": value} for name, value in JUDGED.items()}, [accept(grade="Poor")]),
     (
         "panel without grade",
-        APPROVE,
         {name: {"value": value} for name, value in JUDGED.items() if name != "grade"},
+        [APPROVE],
     ),
-    ("panel", IGNORE, None),
+    ("panel", None, [IGNORE]),
     (
         "panel without grade",
-        edit(tone=True, tone_rationale=SEEN, grade="poor", grade_rationale=WORDS),
         {"grade": SAID},
+        [edit(tone=True, tone_rationale=SEEN, grade="poor", grade_rationale=WORDS)],
     ),
-    ("panel", edit(grade="", grade_rationale=WORDS), {"grade": ONLY_WORDS}),
-    ("panel", edit(grade_rationale=WORDS), {"grade": {"value": "Good", "rationale": WORDS}}),
-    ("conflicts", {"C1": " FIRST ", "C2": "Both"}, {"C1": "first", "C2": "both"}),
-    ("conflicts", "newer", {"C1": "second", "C2": "first"}),
-    ("conflicts", [APPROVE, {"type": "accept", "args": None}], {"C1": "second", "C2": "first"}),
-    ("conflicts", [{"type": "reject"}, respond("No.", "reject")], {"C1": "both", "C2": "both"}),
+    ("panel", {"grade": ONLY_WORDS}, [edit(grade="", grade_rationale=WORDS)]),
+    ("panel", {"grade": {"value": "Good", "rationale": WORDS}}, [edit(grade_rationale=WORDS)]),
+    ("conflicts", {"C1": "first", "C2": "both"}, [{"C1": " FIRST ", "C2": "Both"}]),
+    ("conflicts", {"C1": "second", "C2": "first"}, ["newer", [APPROVE, ACCEPT]]),
     (
         "conflicts",
-        [edit(keep="first"), inbox_edit(conflict="C2", keep="newer")],
-        {"C1": "first", "C2": "first"},
+        {"C1": "both", "C2": "both"},
+        [[{"type": "reject"}, respond("No.", "reject")], [IGNORE, {"type": "ignore"}]],
     ),
-    ("conflicts", [IGNORE, {"type": "ignore"}], {"C1": "both", "C2": "both"}),
-    ("conflict", APPROVE, {"C1": "second"}),
-    ("conflict", {"type": "reject"}, {"C1": "both"}),
+    (
+        "conflicts",
+        {"C1": "first", "C2": "first"},
+        [[edit(keep="first"), inbox_edit(conflict="C2", keep="newer")]],
+    ),
+    ("conflict", {"C1": "second"}, [APPROVE]),
+    ("conflict", {"C1": "both"}, [{"type": "reject"}]),
 ]
 
 
-@pytest.mark.parametrize(("form", "reply", "expected"), TAKEN, ids=repr)
-def test_reply_is_parsed(form: str, reply: Any, expected: Any) -> None:
-    replies = [reply]
-    if not isinstance(reply, list) and "decisions" not in reply:
-        replies += [[reply], {"decisions": [reply]}]
-    if "type" in reply:
-        replies += [{"decisions": reply}]
-    for values in replies:
-        assert FORMS[form].read(values) == expected
-        assert FORMS[form].schema.model_validate(values).root == expected
+@pytest.mark.parametrize(("form", "expected", "replies"), TAKEN)
+def test_reply_is_parsed_in_every_shape(form: str, expected: Any, replies: list[Any]) -> None:
+    for reply in replies:
+        shapes = [reply] if isinstance(reply, str) else [reply, f" {json.dumps(reply)}"]
+        if not isinstance(reply, list) and "decisions" not in reply:
+            shapes += [[reply], {"decisions": [reply]}]
+        if "type" in reply:
+            shapes += [{"decisions": reply}]
+        for shape in shapes:
+            assert FORMS[form].read(shape) == expected
+            assert FORMS[form].schema.model_validate(shape).root == expected
 
 
-@pytest.mark.parametrize(
-    ("form", "text", "expected"),
-    [
-        ("review", json.dumps({"decisions": [APPROVE]}), {"value": "Good"}),
-        ("review", json.dumps([APPROVE]), {"value": "Good"}),
-        ("review", f" {json.dumps({**SAID, **NAMED})}", SAID),
-        ("panel", json.dumps({"grade": SAID}), {"grade": SAID}),
-        ("clarify", json.dumps(APPROVE), {}),
-        ("conflict", json.dumps({"C1": "both"}), {"C1": "both"}),
-        ("review", "{not JSON}", {"rationale": "{not JSON}"}),
-        ("review", "[1]", {"rationale": "[1]"}),
-        ("review", 9_999 * "[", {"rationale": 9_999 * "["}),
-    ],
-)
-def test_json_in_text_is_not_a_comment(form: str, text: str, expected: Any) -> None:
-    assert FORMS[form].read(text) == expected
+@pytest.mark.parametrize("text", ["{not JSON}", "[1]", 9_999 * "["])
+def test_text_that_is_no_object_is_a_comment(text: str) -> None:
+    assert FORMS["review"].read(text) == {"rationale": text}
 
 
 EMPTY = "neither a value nor a rationale"
-REFUSED: list[tuple[str, Any, str]] = [
+ANOTHER = f"the answer is to the judgment {OTHER['judgment_id']!r}, but the pending"
+UNCLEAR = "a comment alone does not say"
+UNCHANGED = "nothing in the form was changed"
+REFUSED: list[tuple[str, str, list[Any]]] = [
     *(
-        (form, reply, problem)
+        (form, problem, [reply])
         for form in ("review", "clarify")
-        for reply, problem in (
-            (None, "of type NoneType"),
-            (" \n", "the reply is empty: reply with text"),
-            ({}, EMPTY),
-            ({"value": 9}, "`value`: 9 is not on the scale"),
-            ({"rationale": [WORDS]}, "`rationale` must be text"),
-            ({**ONLY_WORDS, "author": 3}, "`author` must be text, not int"),
-            ({"why": "x", "who": "y"}, "unknown fields ('why', 'who'): reply with text"),
-            ({"decisions": "approve"}, "`decisions` is a list"),
-            ([SAID, SAID], "2 decisions: send one."),
-            ({"type": "yes"}, "'yes' is not known"),
-            ({"type": "reject"}, "the message of 'reject' is empty"),
-            ({"type": "response", "args": None}, "the response is empty"),
-            (edit(value="awful"), "'awful' is not on the scale"),
-            (edit(verdict="Poor"), "'verdict'"),
-            ({"type": "edit", "args": "Poor"}, "an edit needs the edited arguments"),
-            ("a\x00b", "NUL"),
+        for problem, reply in (
+            ("of type NoneType", None),
+            ("the reply is empty: reply with text", " \n"),
+            (EMPTY, {}),
+            ("`value`: 9 is not on the scale", {"value": 9}),
+            ("`rationale` must be text", {"rationale": [WORDS]}),
+            ("`author` must be text, not int", {**ONLY_WORDS, "author": 3}),
+            ("unknown fields ('why', 'who'): reply with text", {"why": "x", "who": "y"}),
+            ("`decisions` is a list", {"decisions": "approve"}),
+            ("2 decisions: send one.", [SAID, SAID]),
+            ("'yes' is not known", {"type": "yes"}),
+            ("the message of 'reject' is empty", {"type": "reject"}),
+            ("the response is empty", {"type": "response", "args": None}),
+            ("'awful' is not on the scale", edit(value="awful")),
+            ("'verdict'", edit(verdict="Poor")),
+            ("an edit needs the edited arguments", {"type": "edit", "args": "Poor"}),
+            ("NUL", "a\x00b"),
         )
     ),
-    ("review", edit(value=None, rationale=SEEN), EMPTY),
-    *(
-        (
-            "review",
-            reply,
-            f"the answer is to the judgment {OTHER['judgment_id']!r}, but the pending",
-        )
-        for reply in (
-            {**SAID, **OTHER},
-            {**APPROVE, **OTHER},
-            {"decisions": [APPROVE], **OTHER},
-            [{**APPROVE, **OTHER}],
-            {"type": "accept", "args": {"action": "x", "args": OTHER}},
-            {**edit(**SAID, **OTHER), **NAMED},
-            inbox_edit(**SAID, **OTHER),
-            {"type": "ignore", **OTHER},
-        )
+    ("review", EMPTY, [edit(value=None, rationale=SEEN)]),
+    ("review", "`given_at`: 'soon' is not a date", [{**SAID, "given_at": "soon"}]),
+    (
+        "review",
+        ANOTHER,
+        [
+            *({**SAID, **OTHER}, {**APPROVE, **OTHER}, {"decisions": [APPROVE], **OTHER}),
+            *([{**APPROVE, **OTHER}], accept(**OTHER), {**edit(**SAID, **OTHER), **NAMED}),
+            *(inbox_edit(**SAID, **OTHER), {"type": "ignore", **OTHER}),
+        ],
     ),
-    ("review", {**SAID, "judgment_id": 3}, "the answer is to the judgment 3, but the pending"),
-    ("panel", {"grade": {**SAID, **OTHER}}, "grade: `judgment_id`: the answer is to the"),
-    ("panel without grade", {"grade": {**SAID, **NAMED}}, "but the pending one is none"),
-    *(
-        ("panel", reply, f"the answer is to the judgment {OTHER['judgment_id']!r}, but the pending")
-        for reply in (
-            edit(grade="Poor", **OTHER),
-            inbox_edit(grade="Poor", **OTHER),
-            {"type": "accept", "args": {"action": "x", "args": OTHER}},
+    ("review", "the answer is to the judgment 3, but", [{**SAID, "judgment_id": 3}]),
+    ("panel", "grade: `judgment_id`: the answer is to the", [{"grade": {**SAID, **OTHER}}]),
+    ("panel without grade", "but the pending one is none", [{"grade": {**SAID, **NAMED}}]),
+    (
+        "panel",
+        ANOTHER,
+        [
+            *(edit(grade="Poor", **OTHER), inbox_edit(grade="Poor", **OTHER), accept(**OTHER)),
             {"grade": SAID, **OTHER},
-        )
+        ],
     ),
-    ("review", {"type": "reject", "args": ""}, "the message of 'reject' is empty: reply with text"),
-    ("clarify", respond(" "), "or approve to continue without an answer"),
-    ("clarify of ann", {**ONLY_WORDS, "author": "bob"}, "'ann' wrote this comment and is asked"),
-    *(
-        ("panel", reply, problem)
-        for reply, problem in (
-            (WORDS, "a reply of type str is not understood"),
-            (respond(WORDS, "reject"), "a comment alone does not say"),
-            ({**APPROVE, "message": WORDS}, "a comment alone does not say"),
-            ({"mood": False}, "'mood', which is not a criterion"),
-            ({"level": 7}, "level: 7 is not on the scale: the value is a whole number"),
-            (edit(level="high"), "level: `value`: 'high' is not on"),
-            (dict.fromkeys(SCALES, ""), "has no feedback on any criterion"),
-            ({"author": "ann"}, "has no feedback on any criterion"),
-            ({"tone": []}, "tone: the reply has 0 decisions"),
-            (edit(**JUDGED), "nothing in the form was changed"),
-            (edit(tone_rationale=f"{SEEN} "), "nothing in the form was changed"),
-            ([APPROVE] * 2, "the reply has 2 decisions: send one"),
-            ({"tone": False, "author": 3}, "`author` must be text, not int"),
-            ({"tone": {"rationale": 3}}, "tone: `rationale` must be text"),
-            ({"tone": {"valeu": False}}, "tone: the reply has unknown fields ('valeu')"),
-        )
-    ),
-    ("panel without grade", edit(grade="x"), "grade: `value`: 'x' is not on the scale"),
-    ("panel without grade", {"grade": APPROVE}, "grade: there is no judgment to decide on"),
-    *(
-        ("conflicts", reply, problem)
-        for reply, problem in (
-            (None, "type NoneType"),
-            ("neither", "'neither'"),
-            ([APPROVE], "has 1 decisions"),
-            (APPROVE, "there are 2 conflicts"),
-            (["first", "second"], "the decision on C1"),
-            ([APPROVE, {"type": "edit", "edited_action": None}], "the decision on C2"),
-            ([edit(keep="third"), APPROVE], "'third' for C1"),
-            ([edit(conflict="C2", keep="first"), APPROVE], "'C2' in place of C1"),
-            ({"C1": "first"}, "leaves C2 open"),
-            (
-                {"C1": "first", "C2": "first", "c3": "first"},
-                "names 'c3', but the question is about C1, C2: reply with an object",
-            ),
-        )
+    ("review", "the message of 'reject' is empty: reply", [{"type": "reject", "args": ""}]),
+    ("clarify", "or approve to continue without an answer", [respond(" ")]),
+    ("clarify of ann", "'ann' wrote this comment and", [{**ONLY_WORDS, "author": "bob"}]),
+    ("panel", "a reply of type str is not understood", [WORDS]),
+    ("panel", UNCLEAR, [respond(WORDS, "reject"), {**APPROVE, "message": WORDS}]),
+    ("panel", "'mood', which is not a criterion", [{"mood": False}]),
+    ("panel", "level: 7 is not on the scale: the value is a whole number", [{"level": 7}]),
+    ("panel", "level: `value`: 'high' is not on", [edit(level="high")]),
+    ("panel", "has no feedback on any criterion", [dict.fromkeys(SCALES, ""), {"author": "ann"}]),
+    ("panel", "tone: the reply has 0 decisions", [{"tone": []}]),
+    ("panel", UNCHANGED, [edit(**JUDGED), edit(tone_rationale=f"{SEEN} ")]),
+    ("panel", "the reply has 2 decisions: send one", [[APPROVE] * 2]),
+    ("panel", "`author` must be text, not int", [{"tone": False, "author": 3}]),
+    ("panel", "tone: `rationale` must be text", [{"tone": {"rationale": 3}}]),
+    ("panel", "tone: the reply has unknown fields ('valeu')", [{"tone": {"valeu": False}}]),
+    ("panel without grade", "grade: `value`: 'x' is not on the scale", [edit(grade="x")]),
+    ("panel without grade", "grade: there is no judgment to decide on", [{"grade": APPROVE}]),
+    ("conflicts", "type NoneType", [None]),
+    ("conflicts", "'neither'", ["neither"]),
+    ("conflicts", "has 1 decisions", [[APPROVE]]),
+    ("conflicts", "there are 2 conflicts", [APPROVE]),
+    ("conflicts", "the decision on C1", [["first", "second"]]),
+    ("conflicts", "the decision on C2", [[APPROVE, {"type": "edit", "edited_action": None}]]),
+    ("conflicts", "'third' for C1", [[edit(keep="third"), APPROVE]]),
+    ("conflicts", "'C2' in place of C1", [[edit(conflict="C2", keep="first"), APPROVE]]),
+    ("conflicts", "leaves C2 open", [{"C1": "first"}]),
+    (
+        "conflicts",
+        "names 'c3', but the question is about C1, C2: reply with an object",
+        [{"C1": "first", "C2": "first", "c3": "first"}],
     ),
 ]
 
 
-@pytest.mark.parametrize(("form", "reply", "problem"), REFUSED, ids=repr)
-def test_invalid_reply_raises_with_the_reason(form: str, reply: Any, problem: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        FORMS[form].read(reply)
-    assert problem in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert form != "conflicts" or "for each conflict" in str(caught.value)
-    with pytest.raises(ValidationError) as checked:
-        FORMS[form].schema.model_validate(reply)
-    assert problem in str(checked.value)
-    assert "input_value" not in str(checked.value)
+@pytest.mark.parametrize(("form", "problem", "replies"), REFUSED)
+def test_invalid_reply_raises_with_the_reason(form: str, problem: str, replies: list[Any]) -> None:
+    for reply in replies:
+        with pytest.raises(ValueError) as caught:
+            FORMS[form].read(reply)
+        assert problem in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert form != "conflicts" or "for each conflict" in str(caught.value)
+        with pytest.raises(ValidationError) as checked:
+            FORMS[form].schema.model_validate(reply)
+        assert problem in str(checked.value)
+        assert "input_value" not in str(checked.value)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_interrupt_is_langchains_request(name: str) -> None:
+    payload = FORMS[name].payload
+    [config] = payload["review_configs"]
+    for action in payload["action_requests"]:
+        assert action["name"] == config["action_name"]
+        assert action["description"].startswith("## ")
+        # Nested values come back as JSON text.
+        assert all(isinstance(value, str | bool | int | float) for value in action["args"].values())
+        assert set(action["args"]) == set(config["args_schema"]["properties"])
+    assert {"approve", "edit"} <= {*config["allowed_decisions"]}
+    assert ("reject" in config["allowed_decisions"]) is not name.startswith("panel")
+    hitl = pytest.importorskip("langchain.agents.middleware.human_in_the_loop")
+    strict = TypeAdapter(hitl.HITLRequest)
+    assert strict.validate_python(payload, strict=True, extra="forbid") == payload
+
+
+def as_shown(value: Any) -> str:
+    """An argument as text in an inbox; JavaScript has one number type."""
+    is_whole = isinstance(value, float) and value.is_integer()
+    return value if isinstance(value, str) else json.dumps(int(value) if is_whole else value)
+
+
+@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize("as_text", [True, False])
+def test_edit_of_an_inbox_is_read_as_text_and_as_json(name: str, *, as_text: bool) -> None:
+    _, judged, value, text = SCALES[name]
+    review, panel = review_form(CRITERIA[name], EXAMPLE, JUDGMENTS[name]), FORMS["panel"]
+    said = {"value": text if as_text else value, "rationale": WORDS}
+    read = review.read(edit(**said))
+    assert read == {"value": value, "rationale": WORDS}
+    assert type(read["value"]) is type(value)
+    unchanged, form = (
+        {
+            key: as_shown(field) if as_text else field
+            for key, field in each.payload["action_requests"][0]["args"].items()
+        }
+        for each in (review, panel)
+    )
+    assert review.read(inbox_edit(**unchanged)) == {"value": judged}
+    edited = {**form, name: said["value"], f"{name}_rationale": WORDS}
+    assert panel.read(inbox_edit(**edited)) == {name: read}
+    for decision in ("reject", "respond", "response"):  # the opposite is never inferred
+        assert review.read(respond(WORDS, decision)) == ONLY_WORDS
 
 
 def test_schema_describes_the_plain_reply_and_is_json() -> None:
@@ -364,7 +391,10 @@ def test_schema_describes_the_plain_reply_and_is_json() -> None:
     names = ("review", "clarify", "panel")
     review, clarify, panel = (schemas[name]["properties"] for name in names)
     assert review["value"]["enum"] == ["Poor", "Good"]
+    assert review["judgment_id"]["const"] == JUDGMENT.id
+    assert list(review) == ["value", "rationale", "author", "judgment_id"]
     assert all("description" in value for value in review.values())
+    assert "required" not in schemas["review"]
     assert list(clarify) == ["rationale", "value", "author"]
     assert list(panel) == [*SCALES, "author"]
     assert panel["level"]["properties"]["value"]["maximum"] == 5
@@ -382,8 +412,8 @@ def described(example: Example = EXAMPLE, **shown: Any) -> str:
 def test_description_has_no_empty_sections() -> None:
     text = described()
     assert text.startswith("## grade\n\nHow good?\n\n### Inputs\n\n```\nWhy?\n```\n\n### Outputs")
-    assert "### The judge says: Good\n\nIt answers." in text
-    assert "### Note\n\n- The case was cut." in text
+    assert "### The judge says: Good\n\nIt 'answers'." in text
+    assert "### Note\n\n- The case \\[was] cut." in text
     for heading in ("Reference outputs", "Guidelines", "Earlier cases"):
         assert heading not in text
 
@@ -417,13 +447,6 @@ def test_text_adds_no_markup(text: str) -> None:
     assert re.findall("<(?!/?(?:p|ul|ol|li|blockquote)>)", displayed) == []
 
 
-@pytest.mark.parametrize("part", ["-", "- ", "> ", "1. ", " ", "=", "\n", "\\"])
-def test_time_to_escape_is_linear(part: str) -> None:
-    begun = time.process_time()
-    escape(200_000 * part + "x")
-    assert time.process_time() - begun < 2
-
-
 def test_long_text_is_cut_in_the_description() -> None:
     text = described(Example(inputs="x", outputs="y" * 10_000))
     assert "[... 6,000 more characters]" in text
@@ -438,19 +461,12 @@ def test_each_episode_is_one_line_without_images_or_links() -> None:
             rationale="[see](http://evil)",
         ),
     ]
-    text = described(episodes=[Episode.from_feedback(interrupt) for interrupt in feedback])
+    text = described(episodes=[Episode.from_feedback(each) for each in feedback])
     [line] = [line for line in text.splitlines() if "expert: no value: A b" in line]
     assert line.startswith("- ` one - two ` (expert")
     assert len(line) < 400
     assert "`` ![p](http://evil/x.png) `a` `` (expert" in text
     assert "\\[see](http://evil)" in text
-
-
-@pytest.mark.parametrize("name", SCALES)
-@pytest.mark.parametrize("decision", ["reject", "respond", "response"])
-def test_comment_never_sets_the_opposite_value(name: str, decision: str) -> None:
-    form = review_form(CRITERIA[name], EXAMPLE, JUDGMENTS[name])
-    assert form.read(respond(WORDS, decision)) == {"rationale": WORDS}
 
 
 def test_every_reason_to_ask_is_said_in_words() -> None:

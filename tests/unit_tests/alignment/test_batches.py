@@ -10,12 +10,9 @@ from memalign_graph import ChatModelError, JudgeMemory, ModelAnswerError
 from memalign_graph.alignment.distill import MAX_ATTEMPTS, can_be_tried, failed, pack_batches
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import commit_lesson
-from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.distilled import ModelError
-from memalign_graph.prompts.fences import estimate_tokens
-from memalign_graph.types import Episode
 from tests.loopback import LoopbackServer
-from tests.unit_tests.alignment.alignment_cases import CRITERION, by_hand, episode, standing
+from tests.unit_tests.alignment.alignment_cases import CRITERION, episode
 
 
 def packed(episodes: Any, **options: Any) -> Any:
@@ -39,49 +36,6 @@ def test_experts_on_one_case_stay_together() -> None:
     assert packed([*others, *case], max_batch_size=3) == [[1, 1, 1, 1], [2, 3]]
     assert packed([*others, *case], max_batch_size=5) == [[1, 1, 1, 1, 2], [3]]
     assert packed([*others, episode(0), *case[1:]], max_batch_size=3) == [[0], [1, 1, 1], [2, 3]]
-
-
-def some_feedback(chance: random.Random) -> list[Episode]:
-    episodes = {}
-    for number in range(chance.randrange(1, 80)):
-        one = episode(
-            chance.choice([number, 3]),
-            chance.choice(["word ", "Größe ", "7 "]) * chance.choice([1, 10, 100, 500, 3000]),
-            rationale="why " * chance.choice([1, 10, 200, 1000]),
-            author=chance.choice(["ann", "bob", None]),
-            value=chance.choice([True, None]),
-        )
-        episodes[one.id] = one
-    return list(episodes.values())
-
-
-def test_every_batch_is_one_prompt_that_fits_the_window() -> None:
-    for seed in range(24):
-        chance = random.Random(seed)  # noqa: S311 - nothing secret
-        window = chance.choice([2048, 4096, 8192, 16_000])
-        guidelines = [
-            (by_hand if chance.random() < 0.3 else standing)(
-                f"Rule {number} {'x ' * chance.choice([5, 50])}", position=number
-            )
-            for number in range(chance.choice([0, 3, 60]))
-        ]
-        episodes = {item.id: item for item in some_feedback(chance)}
-        batches = pack_batches(
-            list(episodes.values()), CRITERION, guidelines, max_input_tokens=window
-        )
-        assert sorted(key for batch in batches for key in batch) == sorted(episodes)
-        for batch in batches:
-            prompt = distill_prompt(
-                CRITERION,
-                guidelines=guidelines,
-                episodes=[episodes[key] for key in batch],
-                max_input_tokens=window,
-            )
-            assert sum(estimate_tokens(message.text) for message in prompt.messages) <= window
-            assert len(prompt.episodes) == len(batch)
-            shown = prompt.episodes.values()
-            cut = {episode.id for episode in shown if len(episode.rationale or "") > 3000}
-            assert cut <= set(prompt.truncated_ids)
 
 
 def refused() -> ChatModelError:

@@ -217,20 +217,6 @@ def test_newer_feedback_settles_nothing(authors: dict[str, str | None], stays: s
     assert [TEN.text in text for text in merged.warnings] == [True] * (len(stays) - 1)
 
 
-def test_experts_who_retire_a_guideline_in_different_batches_count_together() -> None:
-    authors: dict[str, str | None] = {
-        "e0": "di", "e1": "ann", "e3": "bob", "e4": "cy", "e5": "bob",
-    }  # fmt: skip
-    alone = merge([OLD], [retire(OLD, None, "e3")], [retire(OLD, None, "e5")], authors=authors)
-    assert stands(after([OLD], alone)) == {OLD.text: {"e1"}}
-    assert len(alone.warnings) == 1
-    both = merge([OLD], [retire(OLD, None, "e3")], [retire(OLD, None, "e4")], authors=authors)
-    assert stands(after([OLD], both)) == {}
-    assert both.warnings == []
-    older = merge([OLD], [retire(OLD, None, "e0")], [retire(OLD, None, "e4")], authors=authors)
-    assert stands(after([OLD], older)) == {OLD.text: {"e1"}}
-
-
 def test_guideline_that_loses_a_contradiction_is_not_said_to_stay() -> None:
     authors: dict[str, str | None] = {"e1": "ann", "e3": "bob", "e4": "cy"}
     proposals = [retire(OLD, None, "e3"), add("Never.", "e3")], [add("never", "e4")]

@@ -102,6 +102,18 @@ def test_a_guideline_that_loses_three_cases_is_dropped(count: int, retained: lis
     assert [operation.text for operation in kept] == retained
 
 
+def test_a_guideline_that_fixes_as_many_cases_as_it_regresses_stays() -> None:
+    memory, episodes = remembered(10)
+    operations = [add("A.", episodes[0].id)]
+    kept, outcome = replayed(memory, lambda number, texts: bool(texts) is (number < 4), operations)
+    assert (kept, outcome.newly_agree, outcome.agree_after) == ([], 4, 6)
+    kept, outcome = replayed(
+        memory, lambda number, texts: number > 6 or bool(texts) is (number < 4), operations
+    )
+    assert kept == operations
+    assert (outcome.newly_agree, outcome.agreed_before, outcome.agree_after) == (4, 6, 3)
+
+
 def test_one_in_four_of_the_cases_judged_again_is_a_sample_of_all() -> None:
     memory, episodes = remembered(100)
     choosing = select_cases(SYNC, memory.access, [add("Be kind.", episodes[0].id)], 20)
