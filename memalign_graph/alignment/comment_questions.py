@@ -16,7 +16,7 @@ from statistics import fmean
 
 from memalign_graph.agreement import value_or_none
 from memalign_graph.asking import ask_with_retry, with_schema
-from memalign_graph.errors import ChatModelError, ModelAnswerError
+from memalign_graph.errors import ChatModelError, ModelAnswerError, excerpt
 from memalign_graph.evidence.checks import YES_THRESHOLD, ask_questions, ask_yes_or_no
 from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.identity import asked_id
@@ -29,13 +29,14 @@ from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around
 from memalign_graph.prompts.distilled import DistillResult, not_kept, read_distilled
-from memalign_graph.prompts.fences import is_placeholder, split_words
+from memalign_graph.prompts.fences import estimate_tokens, is_placeholder, split_words
 from memalign_graph.scales import Scale, share_of_scale
 from memalign_graph.tracing import PURPOSE, TracedIO
 from memalign_graph.types import Criterion, Episode, Example, Guideline
 
 logger = logging.getLogger(__name__)
 
+_GUIDELINE_CHARS = 400
 _MAX_SOURCES_ASKED = 3  # source cases on which a question is validated
 _MAX_OTHER_CASES = 2  # cases in memory with another value, on which questions are compared
 _MAX_ACTIVE = 8  # newest guidelines that a comment may support
@@ -66,8 +67,9 @@ async def distill_comments(
     for episode in episodes:
         comment = episode.rationale or ""
         result.read[episode.id] = episode.word
-        result.truncated_ids += [episode.id] if prompts.is_truncated(comment) else []
-        text = prompts.guideline_text(comment)
+        is_truncated = estimate_tokens(comment) > prompts.MAX_COMMENT_TOKENS
+        result.truncated_ids += [episode.id] if is_truncated else []
+        text = excerpt(prompts.one_line(comment), _GUIDELINE_CHARS)
         if is_placeholder(comment) or not split_words(comment):
             result.warnings.append(not_kept(text, "a comment without a word gives no rule"))
             continue
@@ -225,15 +227,14 @@ async def _choose(
     best = max(working.values(), default=0.0)
     # The case may break two rules: another rule's question separates it from accepted cases, but
     # not from the outputs as this comment wants them.
-    support = {
-        each: contrast(each, fmean if is_accepted else min) for each in active if each in answers
-    }
     needed = max(_SUPPORT_SHARE * best, _MIN_SUPPORT)
-    supported = [each for each in support if support[each] >= needed]
-    if not (supported or working):
+    average = fmean if is_accepted else min
+    support = {each: contrast(each, average) for each in active if each in answers}
+    supported = {each: difference for each, difference in support.items() if difference >= needed}
+    choices = supported or working
+    if not choices:
         return None
-    choices = support if supported else working
-    chosen = max(supported or working, key=choices.__getitem__)
+    chosen = max(choices, key=choices.__getitem__)
     key = asked_id(chosen, model_name_of(chat))
     await record_check_answers(io, access, {key: {episode.example_id: answers[chosen]}})
     return chosen

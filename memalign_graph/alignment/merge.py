@@ -363,16 +363,12 @@ def resolve_conflicts(
     lost: set[str] = set()
     operations: list[GuidelineOperation] = []
     for conflict in conflicts:
-        is_decided = conflict.id in (decisions or {})
         choice = (decisions or {}).get(conflict.id, conflict.default)
-        winner, loser = conflict.first, conflict.second
-        if choice != "first":
-            winner, loser = loser, winner
-        if choice == "both":
-            continue
-        if not lost.isdisjoint([winner.guideline_id, loser.guideline_id]):
+        winner, loser = _winner_and_loser(conflict, choice)
+        if choice == "both" or not lost.isdisjoint([winner.guideline_id, loser.guideline_id]):
             continue  # a guideline that has lost already retires no other
         lost.add(loser.guideline_id)
+        is_decided = conflict.id in (decisions or {})
         operations.append(
             GuidelineOperation(
                 action="retire",
@@ -385,6 +381,30 @@ def resolve_conflicts(
             )
         )
     return operations
+
+
+def _winner_and_loser(conflict: Conflict, choice: str) -> tuple[ConflictSide, ConflictSide]:
+    if choice == "first":
+        return conflict.first, conflict.second
+    return conflict.second, conflict.first
+
+
+def overruled_warnings(
+    conflicts: Sequence[Conflict],
+    decisions: Mapping[str, str],
+    resolved: Sequence[GuidelineOperation],
+) -> list[str]:
+    """Return a warning for each decision for a guideline that another decision has retired."""
+    retired, warnings = {operation.guideline_id for operation in resolved}, list[str]()
+    for conflict in conflicts:
+        winner, loser = _winner_and_loser(conflict, decisions[conflict.id])
+        is_overruled = winner.guideline_id in retired and loser.guideline_id not in retired
+        if is_overruled and decisions[conflict.id] != "both":
+            warnings.append(
+                f"{conflict.id}: {loser.text!r} stays, because {winner.text!r}, which was to "
+                "replace it, lost another conflict. Edit or remove it if that is wrong."
+            )
+    return warnings
 
 
 def unresolved_warnings(

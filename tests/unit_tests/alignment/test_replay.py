@@ -105,8 +105,6 @@ def test_a_guideline_that_loses_three_cases_is_dropped(count: int, retained: lis
 def test_a_guideline_that_fixes_as_many_cases_as_it_regresses_stays() -> None:
     memory, episodes = remembered(10)
     operations = [add("A.", episodes[0].id)]
-    kept, outcome = replayed(memory, lambda number, texts: bool(texts) is (number < 4), operations)
-    assert (kept, outcome.newly_agree, outcome.agree_after) == ([], 4, 6)
     kept, outcome = replayed(
         memory, lambda number, texts: number > 6 or bool(texts) is (number < 4), operations
     )
