@@ -156,8 +156,7 @@ async def _learning_curve(
     settings, alignments = parse_options(criterion, options)
     _, [fold, *_] = make_splits(criterion, feedback, test, settings)
     with open_experiment(criterion, settings) as experiment:
-        name = ALIGNED
-        subject = JudgeUnderTest(experiment, name, alignments[name], "curve")
+        subject = JudgeUnderTest(experiment, ALIGNED, alignments[ALIGNED], "curve")
         return await _run_learning_curve(io, subject, fold)
 
 
@@ -269,10 +268,9 @@ def _score_judges(
     cases: Sequence[EvaluatedCase], judges: Sequence[str], scale: Scale, settings: RunSettings
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score baselines and judges, and compare each judge with the first and with the baselines."""
-    predicted = {name for case in cases for name in case.predictions}
+    predicted = {*judges, *(name for case in cases for name in case.predictions)}
     baselines = [name for name in dataset.BASELINES if name in predicted]
-    known = {*judges, *predicted}
-    rows = [row for name in judges for row in (verdict_name(name), name) if row in known]
+    rows = [row for name in judges for row in (verdict_name(name), name) if row in predicted]
     pairs = [(row, other) for row in rows for other in (judges[0], *baselines) if row != other]
     pairs += [(name, verdict_name(name)) for name in judges if verdict_name(name) in predicted]
     return score(

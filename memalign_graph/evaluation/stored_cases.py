@@ -333,11 +333,7 @@ async def _judge_as_new(
         return await subject.experiment.try_case(io, operation)
 
     results = await subject.experiment.map(io, judge, copy.cases)
-    judgments: dict[str, Judgment] = {}
-    failures: dict[str, str] = {}
-    for case, result in zip(copy.cases, results, strict=True):
-        if isinstance(result, str):
-            failures[case.example_id] = result
-        else:
-            judgments[result.example_id] = result
+    by_id = {case.example_id: result for case, result in zip(copy.cases, results, strict=True)}
+    judgments = {key: result for key, result in by_id.items() if not isinstance(result, str)}
+    failures = {key: result for key, result in by_id.items() if isinstance(result, str)}
     return judgments, failures, call.resources.judge_key(call.chat_model)

@@ -178,11 +178,12 @@ async def fill_check_answers(
         if value_or_none(row.value, scale) is not None:
             episode_ids.setdefault(row.example_id, row.id)
     guidelines = [each for each in await access.guidelines(io) if each.question]
-    missing: dict[str, list[Guideline]] = {}
-    for key in islice(episode_ids, MEASURED_CASES):
-        for guideline in guidelines:
-            if key not in answers.get(asked_id(guideline.question or "", name), {}):
-                missing.setdefault(key, []).append(guideline)
+    asked = {each.id: answers.get(asked_id(each.question or "", name), {}) for each in guidelines}
+    missing = {
+        key: unasked
+        for key in islice(episode_ids, MEASURED_CASES)
+        if (unasked := [each for each in guidelines if key not in asked[each.id]])
+    }
     episodes = await access.episodes(io, [episode_ids[key] for key in missing])
     examples = {episode.example_id: episode.example for episode in episodes.values()}
     warnings: list[str] = []
@@ -198,8 +199,8 @@ async def fill_check_answers(
         new: dict[str, dict[str, float]] = {}
         for key, (checks, case_warnings) in zip(keys, checked, strict=True):
             warnings += case_warnings
-            for asked, answer in probabilities(checks).items():
-                new.setdefault(asked, {})[key] = answer
+            for question_id, answer in probabilities(checks).items():
+                new.setdefault(question_id, {})[key] = answer
         await record_check_answers(io, access, new)
         done += len(keys)
         report_progress(done, len(missing))

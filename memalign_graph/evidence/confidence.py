@@ -8,7 +8,7 @@ the shared prompt, and the answer is one token. Models without log-probabilities
 import logging
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -134,11 +134,9 @@ def usable_logprob_model(chat: BaseChatModel) -> StructuredModel | None:
 
 def asks_checks(checks: ChecksMode, chat: BaseChatModel) -> bool:
     """Return whether a model is asked checks; `auto`: small ones with log-probabilities."""
-    return (
-        is_small_model(chat) and usable_logprob_model(chat) is not None
-        if checks == "auto"
-        else checks
-    )
+    if checks != "auto":
+        return checks
+    return is_small_model(chat) and usable_logprob_model(chat) is not None
 
 
 async def ask_with_logprobs(
@@ -296,11 +294,10 @@ def _vote_shares(
     if not values:
         warning = f"No confidence by samples: none was an answer. {failed[0]}"
         return ConfidenceMeasurement(warning=warning)
-    warning = f"Only {len(values)} of {len(answers)} samples were answers. " if failed else ""
-    counts = Counter(scale.render(value) for value in values)
-    names = [scale.render(value) for value in permitted_values(scale)]
-    if not names:
-        names = [scale.render(verdict)]
-        counts = Counter({names[0]: sum(values_agree(scale, value, verdict) for value in values)})
-    shares = {name: counts[name] / len(values) for name in names}
-    return ConfidenceMeasurement(shares, "samples", f"{warning}{failed[0]}" if failed else None)
+    # On a scale of too many values the share of those that agree with the verdict counts.
+    shares = {
+        scale.render(name): sum(values_agree(scale, value, name) for value in values) / len(values)
+        for name in permitted_values(scale) or [verdict]
+    }
+    warning = f"Only {len(values)} of {len(answers)} samples were answers."
+    return ConfidenceMeasurement(shares, "samples", f"{warning} {failed[0]}" if failed else None)
