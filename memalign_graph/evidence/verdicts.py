@@ -1,13 +1,46 @@
-"""The values that a judge chooses from, its verdict, and the decision."""
+"""A judge's verdict: the values it chooses from, and how sure it is of one.
 
+After a written rationale the value's token is nearly certain, right or wrong, and a judge that
+gives its value first judges worse. So the judge is asked again for a letter alone: servers cache
+the shared prompt, and the answer is one token. Models without log-probabilities may be sampled.
+"""
+
+import logging
 import math
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
+from string import ascii_uppercase
+from typing import Any
 
-from memalign_graph.agreement import is_ordered
+from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
+from langchain_core.globals import get_llm_cache
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from memalign_graph.agreement import is_ordered, values_agree
+from memalign_graph.asking import ask_with_retry, with_schema
+from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
+from memalign_graph.identity import digest
+from memalign_graph.io import IO
+from memalign_graph.models import (
+    BaseChatModel,
+    inner_models,
+    is_small_model,
+    map_models,
+    model_key,
+    model_name_of,
+)
+from memalign_graph.prompts.judge import answer_schema, parse_answer
+from memalign_graph.replies import ChatReply, StructuredModel
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
-from memalign_graph.types import ConfidenceSource, Evidence, Probabilities
+from memalign_graph.settings import ChecksMode
+from memalign_graph.tracing import PURPOSE, TracedIO
+from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities
+
+logger = logging.getLogger(__name__)
 
 MAX_VALUES = 20
 """The most values whose probabilities are measured: servers return no more alternatives."""
@@ -15,6 +48,25 @@ MAX_VALUES = 20
 _MAX_LETTERS = 11
 _FEW_VALUES = 5  # of a scale with more numbers: a small model distinguishes no more
 _HALF = 0.5 - 1e-9  # allows for rounding
+_MIN_KNOWN_SHARE = 0.9  # of the probability, on the letters of values
+
+_MAX_TOKENS = 16
+"""The limit of an answer that is not a letter. A small model, which is slow, gets one token."""
+
+_MAX_WITHOUT_LOGPROBS = 3
+"""After so many replies in a row without log-probabilities a model is not asked for them."""
+
+_WITHOUT_LOGPROBS_S = 600.0
+"""After this time it is asked again: the server may have been at fault."""
+
+_without_logprobs: dict[str, tuple[int, float]] = {}
+"""Replies in a row without log-probabilities by the model's key, and when the last one came."""
+
+_LETTER_INSTRUCTION = "\n\nThis time answer with one letter alone, and nothing before or after it:"
+
+_TEMPERATURE = 0.7
+"""For sampling a model whose own temperature is 0, at which all samples are equal
+(X. Wang et al., Self-consistency improves chain of thought reasoning, 2022)."""
 
 
 @dataclass(frozen=True)
@@ -84,3 +136,243 @@ def log_odds(share: float) -> float:
     """Return the log-odds of a probability, within bounds; NaN of NaN."""
     inside = min(max(share, 1e-3), 1 - 1e-3)
     return math.log(inside / (1 - inside))
+
+
+def token_probabilities(logprobs: Any, tokens: Sequence[str]) -> list[float | None]:
+    """Return the probability that the first token is each of some; None if it is unknown.
+
+    Only OpenAI's format of log-probabilities is parsed.
+    """
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    first = next((entry for entry in _entries(content) if entry["token"].strip()), {})
+    by_token: dict[str, float] = {}
+    for entry in _entries([*_entries(first.get("top_logprobs")), first]):
+        log = entry.get("logprob")
+        inside = max(min(log, 0.0), -9999.0) if isinstance(log, int | float) else math.nan
+        if not math.isnan(inside):
+            share = math.exp(inside)
+            by_token[entry["token"]] = max(share, by_token.get(entry["token"], 0.0))
+    by_text: defaultdict[str, float] = defaultdict(float)
+    for token, share in by_token.items():
+        by_text[token.strip()] += share
+    return [by_text.get(token) for token in tokens]
+
+
+def _entries(items: Any) -> list[Mapping[str, Any]]:
+    entries = items if isinstance(items, list) else []
+    return [e for e in entries if isinstance(e, Mapping) and isinstance(e.get("token"), str)]
+
+
+def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities | None:
+    """Return the probability of each value's letter as the first token, renormalized.
+
+    A letter that is not among the alternatives counts as 0 if the others have nearly all.
+    """
+    shares = token_probabilities(logprobs, ascii_uppercase[: len(names)])
+    total = sum(share or 0.0 for share in shares)
+    if not total or (None in shares and total < _MIN_KNOWN_SHARE):
+        return None
+    return {name: (share or 0.0) / total for name, share in zip(names, shares, strict=True)}
+
+
+class _AcceptAnyText:
+    """An output parser that accepts all but a refusal: the first token counts."""
+
+    def parse_result(self, result: Sequence[Any]) -> dict[str, Any] | None:
+        return None if result[0].message.additional_kwargs.get("refusal") else {}
+
+
+def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
+    """Return a chat model that is asked for log-probabilities; None if its class has no options."""
+    names = {"logprobs", "top_logprobs"}
+    if not all(names <= type(inner).model_fields.keys() for inner in inner_models(chat)):
+        return None
+
+    def with_logprobs(inner: Any) -> BaseChatModel:
+        top = inner.top_logprobs or MAX_VALUES
+        return inner.model_copy(update={"logprobs": True, "top_logprobs": top})  # type: ignore[no-any-return] # a chat model
+
+    model = map_models(chat, with_logprobs)
+    max_tokens = 1 if is_small_model(chat) else _MAX_TOKENS
+    key = digest([model_key(model), max_tokens])
+    bound = map_models(model, lambda inner: inner.bind(max_tokens=max_tokens))
+    return StructuredModel(bound, _AcceptAnyText(), model_name_of(chat), key, is_json=False)
+
+
+def usable_logprob_model(chat: BaseChatModel) -> StructuredModel | None:
+    """Return the `logprob_model`; None if it has recently given no log-probabilities."""
+    model = logprob_model(chat)
+    count, last = _without_logprobs.get(model.key, (0, 0.0)) if model else (0, 0.0)
+    is_silent = count >= _MAX_WITHOUT_LOGPROBS and time.monotonic() - last < _WITHOUT_LOGPROBS_S
+    return None if is_silent else model
+
+
+def asks_checks(checks: ChecksMode, chat: BaseChatModel) -> bool:
+    """Return whether a model is asked checks; `auto`: small ones with log-probabilities."""
+    if checks != "auto":
+        return checks
+    return is_small_model(chat) and usable_logprob_model(chat) is not None
+
+
+async def ask_with_logprobs(
+    io: IO, model: StructuredModel, messages: Sequence[BaseMessage]
+) -> ChatReply:
+    """Ask for log-probabilities, and record whether the model gave them."""
+    reply = await io.chat(model, messages)
+    if reply.logprobs:
+        _without_logprobs.pop(model.key, None)
+    elif reply.text and reply.problem is None:  # an unusable reply does not count
+        count = _without_logprobs.get(model.key, (0, 0.0))[0] + 1
+        _without_logprobs[model.key] = count, time.monotonic()
+        if count == _MAX_WITHOUT_LOGPROBS:
+            logger.warning(
+                "%s gives no log-probabilities. For %d minutes it is not asked for them again, and "
+                "its checks answer yes or no without a probability.",
+                model.name,
+                _WITHOUT_LOGPROBS_S // 60,
+            )
+    return reply
+
+
+async def ask_letter(
+    io: IO,
+    model: StructuredModel,
+    scale: Scale,
+    messages: Sequence[BaseMessage],
+    values: Sequence[Value],
+) -> ConfidenceMeasurement:
+    """Measure the probabilities of values by asking for the letter of one."""
+    try:
+        reply = await ask_with_logprobs(io, model, messages)
+    except ChatModelError as error:
+        return ConfidenceMeasurement(warning=str(error))
+    probabilities = letter_probabilities(reply.logprobs, list(map(scale.render, values)))
+    if probabilities is not None:
+        await io.mark_usable(reply)
+        return ConfidenceMeasurement(probabilities, "logprobs")
+    why = f"a permitted value is not among the alternatives that {model.name} gave"
+    if reply.problem is not None:
+        why = f"{model.name} gave no answer that can be used: {reply.problem}"
+    elif not reply.logprobs:
+        why = f"{model.name} answered without them"
+    return ConfidenceMeasurement(warning=why)
+
+
+async def measure_confidence(
+    io: IO,
+    chat: BaseChatModel,
+    criterion: Criterion,
+    messages: Sequence[BaseMessage],
+    verdict: Value,
+    *,
+    samples: int,
+    limit: int,
+) -> ConfidenceMeasurement:
+    """Measure a judge's confidence in its verdict: by log-probabilities, or by samples."""
+    io = TracedIO(io, lambda: {PURPOSE: "confidence"})
+    measured = await _letter_measurement(io, chat, criterion, messages)
+    if measured.probabilities is not None:
+        return measured
+    warning = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
+    if samples:
+        at_once = max(min(samples, limit), 1)
+        sample = partial(_sample_answer, io, chat, criterion, messages)
+        answers = await io.gather(list(map(sample, range(samples))), at_once)
+        measured = _vote_shares(answers, criterion.scale, verdict)
+        warning = f"{warning}. {measured.warning or ''}".rstrip()
+    else:
+        warning = f"{warning}. Set samples=5 to measure it by several answers."
+    logger.warning("Judging %r: %s", criterion.name, warning)
+    return replace(measured, warning=warning)
+
+
+async def _letter_measurement(
+    io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
+) -> ConfidenceMeasurement:
+    """Ask for the letter of the value with the same prompt."""
+    scale, values = criterion.scale, permitted_values(criterion.scale)
+    if not values:
+        return ConfidenceMeasurement(warning=f"the scale has over {MAX_VALUES} values")
+    model, kind = logprob_model(chat), type(chat).__name__
+    if model is None:
+        return ConfidenceMeasurement(warning=f"{kind} has no `logprobs` and `top_logprobs`")
+    *before, last = messages
+    letters = zip(ascii_uppercase, map(scale.render, values), strict=False)
+    lines = [
+        f"{last.text}{_LETTER_INSTRUCTION}",
+        *(f"{letter}) {name}" for letter, name in letters),
+    ]
+    return await ask_letter(io, model, scale, [*before, HumanMessage("\n".join(lines))], values)
+
+
+def average_orders(
+    straight: ConfidenceMeasurement, swapped: ConfidenceMeasurement
+) -> ConfidenceMeasurement:
+    """Average the measurements of a pair in both orders."""
+    if straight.probabilities is None or swapped.probabilities is None:
+        return ConfidenceMeasurement(warning=straight.warning or swapped.warning)
+    back = {"A": "B", "B": "A"}
+    mean = {
+        name: (share + swapped.probabilities[back.get(name, name)]) / 2
+        for name, share in straight.probabilities.items()
+    }
+    source = straight.source if straight.source == swapped.source else "samples"
+    return ConfidenceMeasurement(mean, source, straight.warning or swapped.warning)
+
+
+class _NumberedCache(BaseCache):
+    """Caches each sample of a prompt under its own key; otherwise all would equal the verdict."""
+
+    def __init__(self, cache: BaseCache, number: int) -> None:
+        self._cache = cache
+        self._suffix = f"---sample {number}"
+
+    def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        return self._cache.lookup(prompt, llm_string + self._suffix)
+
+    def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        self._cache.update(prompt, llm_string + self._suffix, return_val)
+
+    def clear(self, **kwargs: Any) -> None:
+        self._cache.clear(**kwargs)
+
+
+async def _sample_answer(
+    io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage], number: int
+) -> Value | MemAlignError:
+    """Ask for the verdict once more."""
+
+    def varied(model: BaseChatModel) -> BaseChatModel:
+        cache = model.cache if isinstance(model.cache, BaseCache) else get_llm_cache()
+        update: dict[str, Any] = {}
+        if cache is not None and model.cache is not False:
+            update["cache"] = _NumberedCache(cache, number)
+        if getattr(model, "temperature", None) == 0:
+            update["temperature"] = _TEMPERATURE
+        return model.model_copy(update=update)
+
+    model = with_schema(map_models(chat, varied), answer_schema(criterion))
+    try:
+        (value, _), _ = await ask_with_retry(
+            io, model, messages, lambda answer, _: parse_answer(answer, criterion), purpose="judge"
+        )
+    except (ChatModelError, ModelAnswerError) as error:
+        return error
+    return value
+
+
+def _vote_shares(
+    answers: Sequence[Value | MemAlignError], scale: Scale, verdict: Value
+) -> ConfidenceMeasurement:
+    values = [answer for answer in answers if not isinstance(answer, MemAlignError)]
+    failed = [answer for answer in answers if isinstance(answer, MemAlignError)]
+    if not values:
+        warning = f"No confidence by samples: none was an answer. {failed[0]}"
+        return ConfidenceMeasurement(warning=warning)
+    # On a scale of too many values the share of those that agree with the verdict counts.
+    shares = {
+        scale.render(name): sum(values_agree(scale, value, name) for value in values) / len(values)
+        for name in permitted_values(scale) or [verdict]
+    }
+    warning = f"Only {len(values)} of {len(answers)} samples were answers."
+    return ConfidenceMeasurement(shares, "samples", f"{warning} {failed[0]}" if failed else None)

@@ -9,7 +9,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.errors import ChatModelError, EmbeddingError
-from memalign_graph.evidence.confidence import asks_checks
+from memalign_graph.evidence.verdicts import asks_checks
 from memalign_graph.io import IO
 from memalign_graph.judging.case import Case, Retrieved
 from memalign_graph.judging.verdict import run_judge

@@ -7,7 +7,7 @@ from typing import Any
 
 from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, ModelAnswerError
-from memalign_graph.evidence import confidence, verdicts
+from memalign_graph.evidence import verdicts
 from memalign_graph.evidence.check_value import (
     Vote,
     add_checks,
@@ -135,7 +135,7 @@ async def ask_verdict(case: Case) -> Answer:
         return replace(answer, warnings=[refused, *answer.warnings])
     measured = verdicts.ConfidenceMeasurement()
     if call.judge.confidence:
-        measured = await confidence.measure_confidence(
+        measured = await verdicts.measure_confidence(
             call.io,
             chat_model,
             criterion,
@@ -161,12 +161,12 @@ async def _ask_value_only(case: Case, values: Sequence[Value], vote: Vote | None
     call = case.call
     chat_model, criterion = call.chat_model, call.resources.criterion
     scale = criterion.scale
-    model = confidence.usable_logprob_model(chat_model)
+    model = verdicts.usable_logprob_model(chat_model)
     if model is None:
         return None
     window = max_input_tokens(chat_model)
     prompt = value_prompt(criterion, case.example, values, max_input_tokens=window)
-    measured = await confidence.ask_letter(call.io, model, scale, prompt.messages, values)
+    measured = await verdicts.ask_letter(call.io, model, scale, prompt.messages, values)
     if measured.probabilities is None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
         return None
@@ -200,7 +200,7 @@ async def ask_in_both_orders(case: Case) -> Answer:
     value, rationale, warning = reconcile_orders(
         scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
     )
-    measured = confidence.average_orders(straight.confidence, swapped.confidence)
+    measured = verdicts.average_orders(straight.confidence, swapped.confidence)
     warnings = filter(None, [*straight.warnings, measured.warning, warning])
     return replace(
         straight,
