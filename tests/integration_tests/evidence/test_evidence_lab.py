@@ -87,15 +87,6 @@ async def test_a_case_has_no_vote_on_itself(bench: Bench) -> None:
     assert (await bench.invoke(judge, odd, "known"))["judgment"]["value"] is True
 
 
-async def test_by_the_verdict_the_same_rule_wins_what_it_loses(bench: Bench) -> None:
-    replay = await taught(bench, decide="verdict")
-    lost = replay["agreed_before"] - replay["agree_after"]
-    assert (lost, replay["newly_agree"]) == (12, 13)
-    assert replay["broken"] == []
-    assert [guideline.text for guideline in await bench.guidelines()] == [TURNS]
-    assert {number_of(chat) for chat in measurings(bench)} == {24}
-
-
 @pytest.fixture
 def lab(server: LoopbackServer) -> Caller:
     belief = {True: 0.9, False: 0.1}

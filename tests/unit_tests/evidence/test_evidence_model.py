@@ -13,7 +13,6 @@ from memalign_graph.agreement import values_agree
 from memalign_graph.evidence import cases as module
 from memalign_graph.evidence.cases import MIN_CASES, ValueEncoding
 from memalign_graph.evidence.comparison import MIN_CALIBRATING, Calibration
-from memalign_graph.evidence.threshold import LEFT_OUT_LEVEL, find_threshold
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.evidence.worlds import (
     SCALES,
@@ -85,15 +84,6 @@ def test_a_useless_judge_is_outvoted_and_a_good_one_not_harmed(kind: str) -> Non
     verdict, both, _ = errors(kind, right_in(0.75), 140, purity=0.85)
     _, neighbours, _ = errors(kind, coin, 140, purity=0.85)
     assert both <= min(verdict, neighbours) * 1.1 + 0.015
-
-
-@pytest.mark.parametrize("kind", ["ordered", "share", "stars"])
-def test_few_verdicts_of_a_useless_judge_are_blended_with_what_like_cases_tell(kind: str) -> None:
-    verdict, value, used = errors(kind, coin, 20)
-    assert used >= 0.8
-    assert value < 0.8 * verdict
-    good, blended, _ = errors(kind, nearly, 20)
-    assert blended <= 1.1 * good + 0.01
 
 
 @pytest.mark.parametrize("kind", SCALES)
@@ -290,19 +280,6 @@ def test_estimates_stay_on_the_scale(scale: Numeric) -> None:
 )
 def test_ordered_values_have_classes(scale: Scale, values: list[Value], classes: list[str]) -> None:
     assert list(map(ValueEncoding(scale).class_name, values)) == classes
-
-
-def test_evidence_just_below_the_target_is_seldom_trusted() -> None:
-    """The judge tosses a coin, and neighbors are right in 89.99 % of a cluster."""
-    granted, memories = 0, 16
-    for seed in range(memories):
-        items = world(Boolean(), 100, seeded(seed), coin, purity=0.8999)
-        model = model_of(items)
-        past = model.calibration("estimate" if model.decides("evidence") else "verdict")
-        assert past is not None
-        granted += find_threshold(past.decisions, 0.9, LEFT_OUT_LEVEL).threshold is not None
-    # At most 5 % in truth: more of so few memories come up with a chance of a hundredth.
-    assert granted <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5
 
 
 def test_a_curve_fitted_to_labels_keeps_the_order_of_the_scores() -> None:
