@@ -58,11 +58,11 @@ from memalign_graph.evidence import (
     check_value,
     checks,
     comparison,
-    confidence,
     evidence_model,
     monitoring,
     regression,
     threshold,
+    verdicts,
 )
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.local.stores import POOL_SIZE
@@ -281,7 +281,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     (
         "checks",
         r"gives none (\w+) times in a row is not asked for them for (\w+) minutes",
-        [confidence._MAX_WITHOUT_LOGPROBS, confidence._WITHOUT_LOGPROBS_S / 60],
+        [verdicts._MAX_WITHOUT_LOGPROBS, verdicts._WITHOUT_LOGPROBS_S / 60],
     ),
     ("command-line", r"its first (\w+) characters", [_MIN_ID_CHARS]),
     ("confidence", r"closer to it than a (\w+) of the median", [regression._NEAR_DUPLICATE_SHARE]),
