@@ -302,6 +302,7 @@ def test_embedding_function_with_mutable_state_needs_a_name(value: Any) -> None:
 
 async def test_max_concurrency_limits_the_calls(bench: Bench) -> None:
     bench.server.responder = Together(2, lambda _: {"rationale": "Fine.", "value": True})
+    bench.server.latency_s = 0.05  # so that calls overlap
     criteria = [Criterion(name=f"c{number}", instructions="?") for number in range(4)]
     graph = bench.compile(create_panel_graph(criteria, **bench.models(confidence=True, samples=4)))
     await bench.invoke(graph.with_config(max_concurrency=2), CASE)
