@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from html import escape
 from itertools import product
 from pathlib import Path
@@ -312,18 +313,13 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
 
     def save(self, path: str | Path) -> Path:
         """Write the report to a file in the format of its ending: .html, .md or .json."""
-        file = Path(path)
-        match file.suffix.lower():
-            case ".html":
-                text = self.to_html()
-            case ".md":
-                text = self.to_markdown()
-            case ".json":
-                text = self.model_dump_json(indent=1)
-            case _:
-                raise InvalidInputError(
-                    f"path: {file.name!r} has no known ending. Use .html, .md or .json."
-                )
+        file, as_json = Path(path), partial(self.model_dump_json, indent=1)
+        formats = {".html": self.to_html, ".md": self.to_markdown, ".json": as_json}
+        if file.suffix.lower() not in formats:
+            raise InvalidInputError(
+                f"path: {file.name!r} has no known ending. Use .html, .md or .json."
+            )
+        text = formats[file.suffix.lower()]()
         file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, text)
         return file
