@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import create_quality_gate_tool
 from tests.conftest import (
     CASE,
     COLD,
@@ -19,8 +18,7 @@ from tests.conftest import (
     distillings,
     judgings,
 )
-from tests.integration_tests.agents.support import AgentModel, agent, ask, calls
-from tests.integration_tests.gates.support import Writer, asked, gated, models
+from tests.integration_tests.gates.support import Writer, asked, gated
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike, Rule
 from tests.unit_tests.memory.purging import (
     MARK,
@@ -254,20 +252,6 @@ async def test_answer_counts_after_newer_feedback(bench: Bench, author: str | No
     assert result["learned"]["episode_ids"] == [episode.id]
     [distilled] = distillings(bench.server)
     assert ANSWER in distilled.text
-
-
-async def test_agents_tool_asks_back(bench: Bench) -> None:
-    tool = create_quality_gate_tool(CRITERION, review="always", clarify=True, **models(bench))
-    model = AgentModel(bench.server, calls("check_quality", inputs="Why?", outputs="So."), "Done.")
-    graph = agent(bench, tools=[tool])
-    await bench.invoke(graph, ask())
-    bench.server.script(ASKS)
-    assert action(await bench.resume(graph, VAGUE))["name"] == "clarify_feedback"
-    assert len(model.requests) == 1
-    await bench.resume(graph, ANSWER)
-    assert ANSWER in str(model.requests[1].messages[-1]["content"])
-    assert [episode.rationale for episode in await bench.episodes()] == [JOINED]
-    assert len(questions(bench.server)) == 1
 
 
 PLANTED = {"question": "What is zqxask of it?"}
