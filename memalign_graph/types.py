@@ -204,7 +204,7 @@ class Evidence(FrozenModel):
     """The number of labeled cases that the evidence model was fitted to."""
     verdict_error: float | None = None
     """The error of the judge's verdicts on these cases: the share of wrong verdicts, or the mean
-    absolute error on a numeric scale; None if fewer than ten cases have a verdict."""
+    absolute error on a numeric scale; None if fewer than five cases have a verdict."""
     evidence_error: float | None = None
     """The same error of the evidence model, by leave-one-out."""
 
