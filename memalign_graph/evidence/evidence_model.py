@@ -9,7 +9,7 @@ Source (`regression` names its own): D. H. Wolpert, Stacked generalization, 1992
 
 import threading
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from math import floor, isnan, log10, nan
 from typing import Any, Literal, NamedTuple
 
@@ -102,9 +102,9 @@ class EvidenceModel:
         # The experts' values, then the judge's: where it was not asked it counts as right.
         judge = [case.verdict or RawVerdict(case.value) for case in cases]
         self._targets = np.hstack((encoding.rows(values), encoding.verdict_rows(judge)))
-        # Each judgment asks for these, which take 0.02 s on 1,000 cases.
-        self.calibration = cache(self._calibrate)
-        self.trust = cache(self._find_trust)
+        # Not by `functools.cache`, which would keep an outdated model until a garbage collection.
+        self._calibrations: dict[Kind, Calibration | None] = {}
+        self._trusts: dict[tuple[Kind, float], Trust] = {}
         self._lock = threading.Lock()
 
     @property
@@ -411,8 +411,13 @@ class EvidenceModel:
         distances = self.truth[neighbors.rows] - numbers[:, None]
         return -np.sqrt((neighbors.shares * distances**2).sum(axis=-1)) / self.encoding.span
 
+    def calibration(self, kind: Kind) -> Calibration | None:
+        """Return the calibration of a kind of confidence; None if past decisions are few."""
+        if kind not in self._calibrations:
+            self._calibrations[kind] = self._calibrate(kind)
+        return self._calibrations[kind]
+
     def _calibrate(self, kind: Kind) -> Calibration | None:
-        """Calibrate a kind of confidence; None if past decisions are few."""
         rows, numbers, scores = self._judged, self._verdicts, self._stated
         leave_one_out = self.leave_one_out if kind != "stated" else None
         if leave_one_out is not None:
@@ -446,12 +451,13 @@ class EvidenceModel:
             return "stated"
         return "verdict" if mode != "verdict" or not self.encoding.choices else "stated"
 
-    def _find_trust(self, kind: Kind, target: float) -> Trust:
-        """Find the confidence of a kind from which on the experts agree as often as a target."""
-        past = self.calibration(kind)
-        is_scored = kind != "stated" and self.leave_one_out is not None
-        return find_threshold_by_verdict(
-            past.by_class(self.regression.groups) if past else {},
-            target,
-            LEFT_OUT_LEVEL if is_scored else LEVEL,
-        )
+    def trust(self, kind: Kind, target: float) -> Trust:
+        """Return the confidence of a kind from which on the experts agree as often as a target."""
+        key = kind, target
+        if key not in self._trusts:
+            past = self.calibration(kind)
+            decisions = past.by_class(self.regression.groups) if past else {}
+            is_scored = kind != "stated" and self.leave_one_out is not None
+            level = LEFT_OUT_LEVEL if is_scored else LEVEL
+            self._trusts[key] = find_threshold_by_verdict(decisions, target, level)
+        return self._trusts[key]
