@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from html import escape
@@ -313,8 +313,12 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
 
     def save(self, path: str | Path) -> Path:
         """Write the report to a file in the format of its ending: .html, .md or .json."""
-        file, as_json = Path(path), partial(self.model_dump_json, indent=1)
-        formats = {".html": self.to_html, ".md": self.to_markdown, ".json": as_json}
+        file = Path(path)
+        formats: dict[str, Callable[[], str]] = {
+            ".html": self.to_html,
+            ".md": self.to_markdown,
+            ".json": partial(self.model_dump_json, indent=1),
+        }
         if file.suffix.lower() not in formats:
             raise InvalidInputError(
                 f"path: {file.name!r} has no known ending. Use .html, .md or .json."
