@@ -1,7 +1,7 @@
 """How a gate extracts the example from a conversation, and its critiques."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
@@ -23,122 +23,91 @@ from memalign_graph.types import Evidence
 from tests.builders import make_judgment
 from tests.conftest import CRITERION
 
-ASKED = HumanMessage("Where is it?")
+WHERE = "Where is it?"
+ASKED, NEXT = HumanMessage(WHERE), HumanMessage("Thanks!")
 CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}
 CALLING = AIMessage("I look it up.", tool_calls=[CALL])
 FOUND = ToolMessage("In Kiel.", tool_call_id="1")
+DRAFT, OTHER, KIEL = AIMessage("a"), AIMessage("b"), AIMessage("Kiel.")
 CRITIQUE = critique_message("Too cold.", "quality_gate")
-FOUND_IT = ("Where is it?", "In Kiel.")
 BACK = {"name": "transfer_back_to_boss", "args": {}, "id": "2", "type": "tool_call"}
 MOVING = [AIMessage("", tool_calls=[BACK]), ToolMessage("Moved.", tool_call_id="2")]
-MARK = {"__is_handoff_back": True}
 HANDS_BACK = [
-    AIMessage("Transferring back to boss", tool_calls=[BACK], response_metadata=MARK),
-    ToolMessage(
-        "Successfully transferred back to boss",
-        tool_call_id="2",
-        name="transfer_back_to_boss",
-        response_metadata=MARK,
-    ),
+    message.model_copy(update={"response_metadata": {"__is_handoff_back": True}})
+    for message in MOVING
 ]
+PICTURE = {"type": "image", "url": "https://example.org/a"}
+REASONING = {"type": "reasoning", "reasoning": "?"}
+REFUSAL = {"type": "refusal", "refusal": "No."}
+TEXTS = [{"type": "text", "text": "Where "}, {"type": "text", "text": "is it?"}]
+JSON = ToolMessage([{"type": "json", "day": 1}], tool_call_id="1")
 
-FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
-    "tuples": ([("user", "Q"), ("assistant", "A")], ("Q", "A")),
-    "blocks": (
-        [
-            HumanMessage([{"type": "text", "text": "Where "}, {"type": "text", "text": "is it?"}]),
-            AIMessage([{"type": "text", "text": " In Kiel. "}]),
-        ],
-        ("Where is it?", "In Kiel."),
-    ),
-    "reasoning": (
-        [
-            ASKED,
-            AIMessage([{"type": "reasoning", "reasoning": "?"}, {"type": "text", "text": "A"}]),
-        ],
-        ("Where is it?", "A"),
-    ),
-    "after-tools": ([ASKED, CALLING, FOUND, AIMessage("Kiel.")], ("Where is it?", "Kiel.")),
-    "system-after": ([ASKED, AIMessage("A"), SystemMessage("S")], ("Where is it?", "A")),
-    "revised-twice": (
-        [ASKED, AIMessage("a"), CRITIQUE, AIMessage("b"), CRITIQUE, AIMessage("c")],
-        ("Where is it?", "c"),
-    ),
-    "turn-after-critique": (
-        [ASKED, AIMessage("a"), CRITIQUE, AIMessage("b"), HumanMessage("2"), AIMessage("c")],
-        ("2", "c"),
-    ),
-    "no-text-asked": ([HumanMessage([]), AIMessage("A")], ("(no text)", "A")),
-    "blank-asked": ([HumanMessage(" \n"), AIMessage("A")], ("(no text)", "A")),
-    "calls-tools": ([ASKED, CALLING], None),
-    "tool-speaks": ([ASKED, CALLING, FOUND], ("Where is it?", "In Kiel.")),
-    "tool-says-nothing": ([ASKED, CALLING, ToolMessage(" ", tool_call_id="1")], None),
-    "hands-back-to-a-supervisor": ([ASKED, AIMessage("In Kiel."), *HANDS_BACK], FOUND_IT),
-    "hands-back-without-an-answer": ([ASKED, *HANDS_BACK], None),
-    "tool-of-an-old-turn": ([ASKED, CALLING, FOUND, HumanMessage("2")], None),
-    "nobody-answered": ([ASKED], None),
-    "not-revised": ([ASKED, AIMessage("a"), CRITIQUE], None),
-    "picture": ([ASKED, AIMessage([{"type": "image", "url": "https://example.org/a"}])], None),
-    "picture-asked": (
-        [HumanMessage(["Is it mine?", {"type": "image", "url": "x"}]), AIMessage("Yes.")],
-        ("Is it mine?\n[image]", "Yes."),
-    ),
-    "refusal": (
-        [ASKED, AIMessage([{"type": "refusal", "refusal": "No."}])],
-        ("Where is it?", "No."),
-    ),
-    "refusal-beside": (
-        [ASKED, AIMessage("", additional_kwargs={"refusal": "No."})],
-        ("Where is it?", "No."),
-    ),
-    "tool-returns-json": (
-        [ASKED, CALLING, ToolMessage([{"type": "json", "day": 1}], tool_call_id="1")],
-        ("Where is it?", '{"day": 1, "type": "json"}'),
-    ),
-    "text-no-store-keeps": (
-        [HumanMessage("Where\x00 is it?"), AIMessage("Kiel.")],
-        ("Where is it?", "Kiel."),
-    ),
-    "blank-after-good": ([ASKED, AIMessage("a"), AIMessage("")], None),
-    "other-role": ([ASKED, ChatMessage(content="A", role="critic")], None),
+ANSWERS: dict[str, tuple[list[Any], str | None]] = {
+    "blocks": ([AIMessage([REASONING, {"type": "text", "text": " In Kiel. "}])], "In Kiel."),
+    "system-after": ([KIEL, SystemMessage("S")], "Kiel."),
+    "revised-twice": ([DRAFT, CRITIQUE, OTHER, CRITIQUE, KIEL], "Kiel."),
+    "refusal": ([AIMessage([REFUSAL])], "No."),
+    "refusal-beside": ([AIMessage("", additional_kwargs={"refusal": "No."})], "No."),
+    "hands-back-to-a-supervisor": ([KIEL, *HANDS_BACK], "Kiel."),
+    "hands-back-without-an-answer": (HANDS_BACK, None),
+    "calls-tools": ([CALLING], None),
+    "tool-says-nothing": ([CALLING, ToolMessage(" ", tool_call_id="1")], None),
+    "picture": ([AIMessage([PICTURE])], None),
+    "other-role": ([ChatMessage(content="A", role="critic")], None),
+    "nobody-answered": ([], None),
+    "not-revised": ([DRAFT, CRITIQUE], None),
+    "blank-after-good": ([KIEL, AIMessage("")], None),
+    "tool-of-an-old-turn": ([CALLING, FOUND, NEXT], None),
 }
+AFTER_TOOLS: dict[str, tuple[list[Any], str]] = {
+    "after-tools": ([CALLING, FOUND, KIEL], "Kiel."),
+    "tool-speaks": ([CALLING, FOUND], "In Kiel."),
+    "tool-returns-json": ([CALLING, JSON], '{"day": 1, "type": "json"}'),
+}
+REQUESTS: dict[str, tuple[Any, str]] = {
+    "tuple": (("user", "Q"), "Q"),
+    "blocks": (HumanMessage(TEXTS), WHERE),
+    "no-text": (HumanMessage([]), "(no text)"),
+    "blank": (HumanMessage(" \n"), "(no text)"),
+    "picture": (HumanMessage(["Is it mine?", PICTURE]), "Is it mine?\n[image]"),
+    "text-no-store-keeps": (HumanMessage("Where\x00 is it?"), WHERE),
+}
+NO_REQUESTS: list[tuple[Any, str]] = [
+    *((nothing, "the state has no messages") for nothing in ((), None, "Hi", 7)),
+    *(([odd], "no message is human") for odd in (KIEL, SystemMessage("S"), CRITIQUE)),
+]
+EVERY_VIEW = pytest.mark.parametrize("sees", get_args(Sees))
 
 
 def example_in(messages: Any, sees: Sees = "answer", **fields: Any) -> Example | str:
     return parse_seen(what_gate_sees(read_turn(messages, {}, **fields), "chat", sees))
 
 
-@pytest.mark.parametrize("case", list(FINDS))
-def test_last_question_and_last_answer(case: str) -> None:
-    messages, expected = FINDS[case]
-    example = NO_ANSWER if expected is None else Example(inputs=expected[0], outputs=expected[1])
-    assert example_in(messages) == example
+@EVERY_VIEW
+@pytest.mark.parametrize("case", ANSWERS)
+def test_text_that_answers_a_first_request(case: str, sees: Sees) -> None:
+    messages, answer = ANSWERS[case]
+    expected = NO_ANSWER if answer is None else Example(inputs=WHERE, outputs=answer)
+    assert example_in([ASKED, *messages], sees) == expected
 
 
-NO_REQUESTS: list[tuple[Any, str]] = [
-    *((nothing, "the state has no messages") for nothing in ((), None, "Hi", 7)),
-    *(([odd], "no message is human") for odd in (AIMessage("A"), SystemMessage("S"), CRITIQUE)),
-]
+@pytest.mark.parametrize("case", AFTER_TOOLS)
+def test_answer_after_tools_without_their_steps(case: str) -> None:
+    messages, answer = AFTER_TOOLS[case]
+    assert example_in([ASKED, *messages]) == Example(inputs=WHERE, outputs=answer)
+
+
+@EVERY_VIEW
+@pytest.mark.parametrize("case", REQUESTS)
+def test_text_of_a_request(case: str, sees: Sees) -> None:
+    request, text = REQUESTS[case]
+    assert example_in([request, KIEL], sees) == Example(inputs=text, outputs="Kiel.")
 
 
 @pytest.mark.parametrize(("messages", "why"), NO_REQUESTS)
 def test_conversation_without_a_request_raises_one_sentence(messages: Any, why: str) -> None:
     with pytest.raises(InvalidInputError, match=f"^chat: {why}.* Use `example=`"):
         example_in(messages)
-
-
-TEXT_ALONE = [
-    *("tuples", "blocks", "reasoning", "system-after", "revised-twice", "blank-asked"),
-    *("picture-asked", "refusal", "refusal-beside", "text-no-store-keeps"),
-    *("calls-tools", "tool-says-nothing", "hands-back-to-a-supervisor", "picture", "other-role"),
-]
-
-
-@pytest.mark.parametrize("sees", ["turn", "conversation"])
-@pytest.mark.parametrize("case", TEXT_ALONE)
-def test_turn_without_calls_and_history_is_the_last_exchange(case: str, sees: Sees) -> None:
-    messages, _ = FINDS[case]
-    assert example_in(messages, sees) == example_in(messages)
 
 
 def user(text: str) -> dict[str, Any]:
@@ -149,104 +118,83 @@ def assistant(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-FIND = {"id": "1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
-MOVE = {"name": "transfer_back_to_boss", "arguments": "{}"}
+def called(name: str, call_id: str = "1", arguments: str = "{}", text: str = "") -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    call = {"id": call_id, "type": "function", "function": function}
+    return {**assistant(text), "tool_calls": [call]}
+
+
+def checking(call_id: str, *calls: Any, text: str = "") -> list[Any]:
+    """Calls of a gate's tool, after others, and its verdict."""
+    check = {"name": "check_quality", "args": {}, "id": call_id, "type": "tool_call"}
+    verdict = {"gate": "check_quality", "let_through": True, "judgment": None}
+    results = [FOUND] if calls else []
+    checked = ToolMessage("The answer passed.", tool_call_id=call_id, artifact=verdict)
+    return [AIMessage(text, tool_calls=[*calls, check]), *results, checked]
+
+
 STEPS = [
-    {**assistant("I look it up."), "tool_calls": [FIND]},
+    called("find", text="I look it up."),
     {"role": "tool", "tool_call_id": "1", "content": "In Kiel."},
 ]
-CHECK = {"name": "check_quality", "args": {}, "id": "8", "type": "tool_call"}
-VERDICT = {"gate": "check_quality", "let_through": True, "judgment": None}
 SUMMARY = HumanMessage("So far: hello.", additional_kwargs={"lc_source": "summarization"})
-
 UNNAMED = {"name": None, "args": "{\x00", "id": "1", "error": None}
 BROKEN = AIMessage([{"type": "invalid_tool_call", **UNNAMED}], invalid_tool_calls=[UNNAMED])
-NAMELESS = {**FIND, "function": {"name": "", "arguments": "{"}}
+MOVED = {"role": "tool", "tool_call_id": "2", "content": "Moved."}
+HI, HELLO = [HumanMessage("Hi"), AIMessage("Yes?")], [user("Hi"), assistant("Yes?")]
+REVISED = [ASKED, DRAFT, CRITIQUE, CALLING, FOUND, OTHER, CRITIQUE, KIEL]
+DOG = [HumanMessage([PICTURE]), AIMessage("A dog.")]
 
 SEEN: dict[str, tuple[list[Any], Any, Any]] = {
-    "calls": ([ASKED, CALLING, FOUND, AIMessage("Kiel.")], "Where is it?", [*STEPS, "Kiel."]),
-    "calls-without-results": (
-        [ASKED, CALLING, AIMessage("Kiel.")],
-        "Where is it?",
-        [STEPS[0], "Kiel."],
-    ),
+    "calls": ([ASKED, CALLING, FOUND, KIEL], WHERE, [*STEPS, "Kiel."]),
+    "calls-without-results": ([ASKED, CALLING, KIEL], WHERE, [STEPS[0], "Kiel."]),
     "call-without-a-name": (
-        [HumanMessage("Hi"), BROKEN, AIMessage("Yes?"), ASKED, AIMessage("Kiel.")],
-        [
-            user("Hi"),
-            {**assistant(""), "tool_calls": [NAMELESS]},
-            assistant("Yes?"),
-            user("Where is it?"),
-        ],
+        [HI[0], BROKEN, HI[1], ASKED, KIEL],
+        [HELLO[0], called("", arguments="{"), HELLO[1], user(WHERE)],
         "Kiel.",
     ),
-    "answers-directly": ([ASKED, CALLING, FOUND], "Where is it?", STEPS),
-    "history": (
-        [HumanMessage("Hi"), AIMessage("Yes?"), ASKED, AIMessage("Kiel.")],
-        [user("Hi"), assistant("Yes?"), user("Where is it?")],
-        "Kiel.",
-    ),
+    "answers-directly": ([ASKED, CALLING, FOUND], WHERE, STEPS),
+    "history": ([*HI, ASKED, KIEL], [*HELLO, user(WHERE)], "Kiel."),
     "calls-of-an-old-turn": (
-        [ASKED, CALLING, FOUND, AIMessage("Kiel."), HumanMessage("Yes"), AIMessage("Done.")],
-        [user("Where is it?"), *STEPS, assistant("Kiel."), user("Yes")],
+        [ASKED, CALLING, FOUND, KIEL, NEXT, AIMessage("Done.")],
+        [user(WHERE), *STEPS, assistant("Kiel."), user("Thanks!")],
         "Done.",
     ),
-    "drafts": (
-        [ASKED, AIMessage("a"), CRITIQUE, CALLING, FOUND, AIMessage("b"), CRITIQUE, AIMessage("c")],
-        "Where is it?",
-        [*STEPS, "c"],
-    ),
+    "drafts": (REVISED, WHERE, [*STEPS, "Kiel."]),
     "drafts-of-an-old-turn": (
-        [HumanMessage("Hi"), AIMessage("Yo"), CRITIQUE, AIMessage("Yes?"), ASKED, AIMessage("A")],
-        [user("Hi"), assistant("Yes?"), user("Where is it?")],
-        "A",
+        [HI[0], DRAFT, CRITIQUE, HI[1], ASKED, KIEL],
+        [*HELLO, user(WHERE)],
+        "Kiel.",
     ),
     "notes-of-others": (
-        [SystemMessage("S"), SUMMARY, ASKED, CALLING, FOUND, AIMessage("Kiel."), *HANDS_BACK],
-        "Where is it?",
+        [SystemMessage("S"), SUMMARY, ASKED, CALLING, FOUND, KIEL, *HANDS_BACK],
+        WHERE,
         [*STEPS, "Kiel."],
     ),
     "tool-named-like-a-handoff": (
-        [ASKED, *MOVING, AIMessage("Done.")],
-        "Where is it?",
-        [
-            {**assistant(""), "tool_calls": [{**FIND, "id": "2", "function": MOVE}]},
-            {"role": "tool", "tool_call_id": "2", "content": "Moved."},
-            "Done.",
-        ],
+        [ASKED, *MOVING, KIEL],
+        WHERE,
+        [called("transfer_back_to_boss", "2"), MOVED, "Kiel."],
     ),
     "gate-called-as-a-tool": (
-        [
-            ASKED,
-            AIMessage("", tool_calls=[CHECK]),
-            ToolMessage("The answer passed.", tool_call_id="8", artifact=VERDICT),
-            AIMessage("I look it up.", tool_calls=[CALL, {**CHECK, "id": "9"}]),
-            FOUND,
-            ToolMessage("Too cold.", tool_call_id="9", artifact=VERDICT),
-            AIMessage("Kiel."),
-        ],
-        "Where is it?",
+        [ASKED, *checking("8"), *checking("9", CALL, text="I look it up."), KIEL],
+        WHERE,
         [*STEPS, "Kiel."],
     ),
     "call-with-the-id-of-a-gates-call": (
-        [
-            *(ASKED, CALLING, FOUND),
-            AIMessage("", tool_calls=[{**CHECK, "id": "1"}]),
-            ToolMessage("The answer passed.", tool_call_id="1", artifact=VERDICT),
-            AIMessage("Kiel."),
-        ],
-        "Where is it?",
+        [ASKED, CALLING, FOUND, *checking("1"), KIEL],
+        WHERE,
         [*STEPS, "Kiel."],
     ),
     "picture-before": (
-        [HumanMessage([{"type": "image", "url": "x"}]), AIMessage("A dog."), ASKED, AIMessage("A")],
-        [user("[image]"), assistant("A dog."), user("Where is it?")],
-        "A",
+        [*DOG, ASKED, KIEL],
+        [user("[image]"), assistant("A dog."), user(WHERE)],
+        "Kiel.",
     ),
 }
 
 
-@pytest.mark.parametrize("case", list(SEEN))
+@pytest.mark.parametrize("case", SEEN)
 def test_turn_and_whole_conversation_are_judged_as_steps(case: str) -> None:
     messages, inputs, outputs = SEEN[case]
     steps = outputs if isinstance(outputs, list) else [outputs]
@@ -264,7 +212,7 @@ def test_a_tools_result_that_was_sent_back_is_a_step(*, is_structured: bool) -> 
     steps = [CALLING, FOUND]
     structured = {"city": "Kiel"} if is_structured else None
     seen = example_in([ASKED, *steps, CRITIQUE, *steps], "turn", structured=structured)
-    twice = Example(inputs="Where is it?", outputs=[*STEPS, *STEPS])
+    twice = Example(inputs=WHERE, outputs=[*STEPS, *STEPS])
     assert seen == (twice.model_copy(update={"outputs": structured}) if is_structured else twice)
     assert example_in([ASKED, *steps, *steps], "turn", has_unmarked_drafts=True) == twice
 
@@ -292,18 +240,18 @@ class Fields:
 @pytest.mark.parametrize("structured", [Form(), Fields(), {"city": "Kiel"}])
 def test_structured_response_of_an_agent_is_the_answer(structured: Any) -> None:
     extracted = example_in([ASKED, CALLING], "turn", structured=structured)
-    assert extracted == Example(inputs="Where is it?", outputs={"city": "Kiel"})
+    assert extracted == Example(inputs=WHERE, outputs={"city": "Kiel"})
     messages = [ASKED, CALLING, FOUND, AIMessage('{"city":"Kiel"}')]
     extracted = example_in(messages, "turn", structured=structured)
     answer = assistant('{"city": "Kiel"}')
-    assert extracted == Example(inputs="Where is it?", outputs=[*STEPS, answer])
+    assert extracted == Example(inputs=WHERE, outputs=[*STEPS, answer])
 
 
 def test_tools_precede_the_request_and_are_not_embedded() -> None:
     tools = "The assistant's tools:\n- find: finds"
     turn = read_turn([ASKED, AIMessage("Kiel.")], {"tools": tools})
     seen = what_gate_sees(turn, "messages", "turn") or {}
-    assert seen["inputs"] == [{"role": "system", "content": tools}, user("Where is it?")]
+    assert seen["inputs"] == [{"role": "system", "content": tools}, user(WHERE)]
     assert "finds" not in retrieval_text(Example(**seen))[0]
 
 
