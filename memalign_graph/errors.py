@@ -114,8 +114,10 @@ def describe_validation_error(error: "ValidationError") -> str:
     if first["type"] in _MESSAGE_BY_TYPE:
         context = first.get("ctx", {})
         message = _MESSAGE_BY_TYPE[first["type"]].format(input=shown_input, **context)
-    field = ".".join(map(str, first["loc"]))
-    sentence = excerpt(message if message.startswith(field) else f"{field}: {message}", 1_000)
+    field, name = ".".join(map(str, first["loc"])), str(last)
+    is_named = message.startswith(name)  # as in `inputs[0] holds ...`
+    sentence = field.removesuffix(name) + message if is_named else f"{field}: {message}"
+    sentence = excerpt(sentence, 1_000)
     return f"{sentence} (and {len(more)} more)" if more else sentence
 
 

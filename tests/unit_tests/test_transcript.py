@@ -29,7 +29,7 @@ from memalign_graph.prompts.distill_small import rewrite_prompt
 from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.review.blocks import sections_of
 from memalign_graph.transcript import read_messages, render, steps_of
-from memalign_graph.types import parse_example
+from memalign_graph.types import parse_example, parse_feedback
 from tests.unit_tests.memory.support import hashed
 
 CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
@@ -160,6 +160,8 @@ def test_binary_content_is_refused_in_a_sentence(content: Any, kind: str) -> Non
     messages = [message("user", "x"), {"role": "user", "content": ["Look:", content]}]
     with pytest.raises(InvalidInputError, match=rf"^inputs\[1\] .* '{kind}', .* in words"):
         parse_example({"inputs": messages, "outputs": "a"})
+    with pytest.raises(InvalidInputError, match=r"^example\.inputs\[1\] holds"):
+        parse_feedback({"inputs": messages, "outputs": "a", "value": True})
 
 
 @pytest.mark.parametrize(
