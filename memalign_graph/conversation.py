@@ -206,7 +206,7 @@ def _calls(message: Any) -> list[ToolCall]:
     return message.tool_calls if isinstance(message, AIMessage) else []
 
 
-def parse_seen(fields: Any) -> Example | str:
+def parse_seen(fields: Any, *, is_models: bool = True) -> Example | str:
     """Return the example to judge, or a text that tells the writer why there is none."""
     outputs = fields.get("outputs", ...) if isinstance(fields, Mapping) else ...
     if fields is None or _is_blank(outputs):
@@ -214,8 +214,8 @@ def parse_seen(fields: Any) -> Example | str:
     try:
         return parse_example(fields)
     except InvalidInputError as error:
-        # The model can correct its text; anything else is the caller's mistake.
-        if isinstance(outputs, str) and str(error).startswith("outputs"):
+        # A model can correct what it wrote; anything else is the caller's mistake.
+        if str(error).startswith("outputs") and (is_models or isinstance(outputs, str)):
             return f"The answer can't be judged. {error}"
         raise
 

@@ -135,7 +135,7 @@ class QualityGate:
         """Return the example to judge, or a text for the writer if there is none."""
         example, sees = self.settings.example, self.settings.sees
         if example is not None:
-            return conversation.parse_seen(example(state))
+            return conversation.parse_seen(example(state), is_models=False)
         return conversation.parse_seen(conversation.what_gate_sees(turn, messages_key, sees))
 
     async def decide(

@@ -247,6 +247,12 @@ def test_structured_response_of_an_agent_is_the_answer(structured: Any) -> None:
     assert extracted == Example(inputs=WHERE, outputs=[*STEPS, answer])
 
 
+@pytest.mark.parametrize("structured", [{"city": "\x00"}, "\ud800"])
+def test_the_model_is_told_that_its_answer_cannot_be_stored(structured: Any) -> None:
+    told = example_in([ASKED, CALLING], structured=structured)
+    assert str(told).startswith("The answer can't be judged. outputs")
+
+
 def test_tools_precede_the_request_and_are_not_embedded() -> None:
     tools = "The assistant's tools:\n- find: finds"
     turn = read_turn([ASKED, AIMessage("Kiel.")], {"tools": tools})
