@@ -145,19 +145,15 @@ def _ends_with_tool(state: Any) -> bool:
 
 def _describe(tools: Sequence[Any]) -> str:
     """List the tools' names and descriptions."""
-    named = [
-        f"- {function.get('name', function.get('type'))}: {function.get('description') or ''}"
-        for function in map(_function, tools)
-    ]
-    return "\n".join(["The assistant's tools:", *(" ".join(line.split()) for line in named)])
-
-
-def _function(tool: Any) -> Any:
-    """Return a tool's name and description as OpenAI has them."""
-    try:
-        return convert_to_openai_tool(tool).get("function", tool)
-    except ValueError:  # a provider's own, such as {"google_search": {}}
-        return {"name": next(iter(tool), "")}
+    lines = ["The assistant's tools:"]
+    for tool in tools:
+        try:
+            function = convert_to_openai_tool(tool).get("function", tool)
+        except ValueError:  # a provider's own, such as {"google_search": {}}
+            function = {"name": next(iter(tool), "")}
+        name, about = function.get("name", function.get("type")), function.get("description")
+        lines.append(" ".join(f"- {name}: {about or ''}".split()))
+    return "\n".join(lines)
 
 
 def _state_schema(name: str, turn_key: str) -> type[Any]:

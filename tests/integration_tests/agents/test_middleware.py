@@ -169,16 +169,9 @@ def test_provider_side_tools_are_listed_by_name(provided: Any, name: str) -> Non
 
 HIDDEN = """
 import sys
-
-class Hides:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "langchain":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Hides())
+sys.modules["langchain"] = None
 from memalign_graph import *
-tool = create_quality_gate_tool(Criterion(name="tone", instructions="Kind?"))
-print(tool.name)
+print(create_quality_gate_tool(Criterion(name="tone", instructions="Kind?")).name)
 for way in (
     "from memalign_graph import QualityGateMiddleware",
     "import memalign_graph; memalign_graph.QualityGateMiddleware",

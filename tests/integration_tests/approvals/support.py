@@ -6,7 +6,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from langchain.agents import create_agent
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, tool
 
@@ -15,6 +14,7 @@ from memalign_graph.call_judge import call_example
 from memalign_graph.types import ReviewChoice, ReviewReason
 from tests.conftest import Bench, Graph
 from tests.integration_tests.agents.support import AgentModel, AgentReply, calls
+from tests.integration_tests.agents.support import agent as agent_with
 from tests.integration_tests.gates.support import models
 
 CRITERION = Criterion(name="call_right", instructions="Is the call what the user asked for?")
@@ -76,17 +76,9 @@ def agent(bench: Bench, shop: Shop, *replies: AgentReply, **options: Any) -> Gra
         model.then(*replies)
     else:
         AgentModel(bench.server, *replies)
-    agent_options: dict[str, Any] = {"store": bench.store, "checkpointer": bench.saver}
-    agent_options |= {
-        name: options.pop(name) for name in (*agent_options, "interrupt_before") if name in options
-    }
-    made: Graph = create_agent(
-        bench.server.chat_model(max_retries=0),
-        options.pop("tools", shop.tools),
-        middleware=[middleware(bench, **options)],
-        **agent_options,
-    )
-    return made
+    own = ("tools", "store", "checkpointer", "interrupt_before")
+    of_agent = {"tools": shop.tools} | {name: options.pop(name) for name in own if name in options}
+    return agent_with(bench, middleware(bench, **options), **of_agent)
 
 
 async def start(

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -14,6 +13,7 @@ from langgraph.types import Command
 from memalign_graph import ApprovalMiddleware, InvalidInputError
 from tests.conftest import Bench, thread
 from tests.integration_tests.agents.support import AgentModel, Calls
+from tests.integration_tests.agents.support import agent as agent_with
 from tests.integration_tests.approvals.support import APPROVE, CRITERION, Shop, ask
 from tests.integration_tests.gates.support import models
 
@@ -90,13 +90,7 @@ def outcome(run: Any) -> Any:
 
 def agent(bench: Bench, middleware: Any, shop: Shop, calls: list[Any]) -> Any:
     AgentModel(bench.server, Calls(*calls), *["Done."] * 3)
-    return create_agent(
-        bench.server.chat_model(max_retries=0),
-        shop.tools,
-        middleware=[middleware],
-        store=bench.store,
-        checkpointer=InMemorySaver(),
-    )
+    return agent_with(bench, middleware, tools=shop.tools, checkpointer=InMemorySaver())
 
 
 def run(bench: Bench, middleware: Any, calls: list[Any], *replies: list[Any]) -> list[Any]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.tools import tool
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -24,6 +23,7 @@ from memalign_graph import (
 from memalign_graph.io import run_sync
 from tests.conftest import DOWN, Bench, distillings, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, Calls, calls
+from tests.integration_tests.agents.support import agent as agent_with
 from tests.integration_tests.approvals.support import (
     APPROVE,
     CALL,
@@ -161,7 +161,7 @@ async def test_after_a_rejection_its_tool_is_asked_about_in_the_turn(
 ) -> None:
     await trust_judge(bench)
     options: Any = {"always_ask": lambda call: call["args"]["amount"] == 20, "k": 0}
-    model, shop = bench.server.chat_model(max_retries=0), Shop()
+    shop, model = Shop(), bench.server.chat_model(max_retries=0)
     summary = SummarizationMiddleware(model, trigger=("messages", 5), keep=("messages", 1))
     retry = calls("refund", order="A7", amount=19)
     steps: list[Any] = [
@@ -169,10 +169,8 @@ async def test_after_a_rejection_its_tool_is_asked_about_in_the_turn(
         "They asked for a refund.",
     ] * is_summarized
     AgentModel(bench.server, CALL, *steps, retry, "Done.")
-    approvals = middleware(bench, interrupt_mode=mode, **options)
-    stores: dict[str, Any] = {"store": bench.store, "checkpointer": bench.saver}
-    both = [*[summary] * is_summarized, approvals]
-    graph: Any = create_agent(model, shop.tools, middleware=both, **stores)
+    both = [*[summary] * is_summarized, middleware(bench, interrupt_mode=mode, **options)]
+    graph = agent_with(bench, *both, tools=shop.tools)
     asked = await bench.invoke(graph, ask())
     asked = await bench.resume(graph, answers(asked, REJECT))
     assert ("rejected" in str(asked["messages"])) is not is_summarized
@@ -372,10 +370,9 @@ async def test_a_call_changed_after_the_decision_is_asked_about(bench: Bench, mo
 
 async def test_a_subagents_calls_are_asked_about(bench: Bench, mode: str) -> None:
     shop = Shop()
-    model = bench.server.chat_model(max_retries=0)
-    worker: Any = create_agent(
-        model, shop.tools, middleware=[middleware(bench, interrupt_mode=mode)], name="worker"
-    )
+    apart: dict[str, Any] = {"store": None, "checkpointer": None, "name": "worker"}
+    approvals = middleware(bench, interrupt_mode=mode)
+    worker = agent_with(bench, approvals, tools=shop.tools, **apart)
 
     @tool
     def delegate(task: str) -> str:
@@ -383,7 +380,7 @@ async def test_a_subagents_calls_are_asked_about(bench: Bench, mode: str) -> Non
         return str(worker.invoke({"messages": [("human", task)]})["messages"][-1].text)
 
     AgentModel(bench.server, calls("delegate", task="Refund."), CALL, "It is done.", "Done.")
-    graph = create_agent(model, [delegate], store=bench.store, checkpointer=bench.saver)
+    graph = agent_with(bench, tools=[delegate])
     asked = await bench.invoke(graph, ask())
     assert questions(asked) == [REFUND]
     done = await bench.resume(graph, answers(asked, APPROVE))

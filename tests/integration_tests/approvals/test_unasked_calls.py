@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
@@ -22,6 +21,7 @@ from memalign_graph.io import ASYNC
 from memalign_graph.memory.feedback import record_judgments
 from tests.conftest import Bench, Graph, distillings, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, Calls, calls
+from tests.integration_tests.agents.support import agent as agent_with
 from tests.integration_tests.approvals.support import (
     APPROVE,
     CALL,
@@ -155,13 +155,7 @@ class InThread(AgentMiddleware[Any, Any, Any]):
 def test_an_undecided_call_does_not_run_without_context(bench: Bench, call_id: str) -> None:
     shop = Shop()
     AgentModel(bench.server, Calls(*CALL.calls, *CALL.calls, call_id=call_id))
-    graph: Any = create_agent(
-        bench.server.chat_model(max_retries=0),
-        shop.tools,
-        middleware=[InThread(), middleware(bench)],
-        store=bench.store,
-        checkpointer=bench.saver,
-    )
+    graph = agent_with(bench, InThread(), middleware(bench), tools=shop.tools)
     with pytest.raises(RuntimeError, match="context"):
         graph.invoke(ask(), thread("t"))
     assert shop.ran == []
