@@ -39,7 +39,7 @@ HANDS_BACK = [
 PICTURE = {"type": "image", "url": "https://example.org/a"}
 REASONING = {"type": "reasoning", "reasoning": "?"}
 REFUSAL = {"type": "refusal", "refusal": "No."}
-TEXTS = [{"type": "text", "text": "Where "}, {"type": "text", "text": "is it?"}]
+TEXTS: list[Any] = [{"type": "text", "text": "Where "}, {"type": "text", "text": "is it?"}]
 JSON = ToolMessage([{"type": "json", "day": 1}], tool_call_id="1")
 
 ANSWERS: dict[str, tuple[list[Any], str | None]] = {
