@@ -16,40 +16,67 @@ if TYPE_CHECKING:
     from memalign_graph.agents import QualityGateMiddleware as QualityGateMiddleware
     from memalign_graph.approvals import ApprovalMiddleware as ApprovalMiddleware
     from memalign_graph.approvals import create_approval_wrapper as create_approval_wrapper
-    from memalign_graph.errors import ChatModelError as ChatModelError
-    from memalign_graph.errors import EmbeddingError as EmbeddingError
-    from memalign_graph.errors import InvalidInputError as InvalidInputError
-    from memalign_graph.errors import MemAlignError as MemAlignError
-    from memalign_graph.errors import MemAlignWarning as MemAlignWarning
-    from memalign_graph.errors import ModelAnswerError as ModelAnswerError
-    from memalign_graph.errors import StoreError as StoreError
-    from memalign_graph.gate import GateVerdict as GateVerdict
-    from memalign_graph.gate import create_quality_gate_tool as create_quality_gate_tool
-    from memalign_graph.gate_nodes import add_quality_gate as add_quality_gate
-    from memalign_graph.gate_nodes import create_quality_gate_node as create_quality_gate_node
-    from memalign_graph.graphs import JudgeNodes as JudgeNodes
-    from memalign_graph.graphs import create_alignment_graph as create_alignment_graph
-    from memalign_graph.graphs import create_feedback_graph as create_feedback_graph
-    from memalign_graph.graphs import create_judge_graph as create_judge_graph
-    from memalign_graph.graphs import create_review_graph as create_review_graph
-    from memalign_graph.memory.judge_memory import JudgeMemory as JudgeMemory
-    from memalign_graph.panel import Aggregate as Aggregate
-    from memalign_graph.panel import create_panel_graph as create_panel_graph
-    from memalign_graph.scales import Boolean as Boolean
-    from memalign_graph.scales import Categorical as Categorical
-    from memalign_graph.scales import Numeric as Numeric
-    from memalign_graph.scales import Pairwise as Pairwise
-    from memalign_graph.settings import Judge as Judge
-    from memalign_graph.settings import JudgeOptions as JudgeOptions
-    from memalign_graph.settings import MemAlignContext as MemAlignContext
-    from memalign_graph.settings import Uncertain as Uncertain
-    from memalign_graph.tracing import UsageLedger as UsageLedger
-    from memalign_graph.types import Criterion as Criterion
-    from memalign_graph.types import Episode as Episode
-    from memalign_graph.types import Example as Example
-    from memalign_graph.types import Feedback as Feedback
-    from memalign_graph.types import Guideline as Guideline
-    from memalign_graph.types import Judgment as Judgment
+    from memalign_graph.errors import (
+        ChatModelError,
+        EmbeddingError,
+        InvalidInputError,
+        MemAlignError,
+        MemAlignWarning,
+        ModelAnswerError,
+        StoreError,
+    )
+    from memalign_graph.gate import GateVerdict, create_quality_gate_tool
+    from memalign_graph.gate_nodes import add_quality_gate, create_quality_gate_node
+    from memalign_graph.graphs import (
+        JudgeNodes,
+        create_alignment_graph,
+        create_feedback_graph,
+        create_judge_graph,
+        create_review_graph,
+    )
+    from memalign_graph.memory.judge_memory import JudgeMemory
+    from memalign_graph.panel import Aggregate, create_panel_graph
+    from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise
+    from memalign_graph.settings import Judge, JudgeOptions, MemAlignContext, Uncertain
+    from memalign_graph.tracing import UsageLedger
+    from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
+
+__all__ = [
+    "Aggregate",
+    "Boolean",
+    "Categorical",
+    "ChatModelError",
+    "Criterion",
+    "EmbeddingError",
+    "Episode",
+    "Example",
+    "Feedback",
+    "GateVerdict",
+    "Guideline",
+    "InvalidInputError",
+    "Judge",
+    "JudgeMemory",
+    "JudgeNodes",
+    "JudgeOptions",
+    "Judgment",
+    "MemAlignContext",
+    "MemAlignError",
+    "MemAlignWarning",
+    "ModelAnswerError",
+    "Numeric",
+    "Pairwise",
+    "StoreError",
+    "Uncertain",
+    "UsageLedger",
+    "add_quality_gate",
+    "create_alignment_graph",
+    "create_feedback_graph",
+    "create_judge_graph",
+    "create_panel_graph",
+    "create_quality_gate_node",
+    "create_quality_gate_tool",
+    "create_review_graph",
+]
 
 _MODULE_EXPORTS = {
     "agents": "QualityGateMiddleware",
@@ -70,10 +97,6 @@ _MODULE_EXPORTS = {
 _MODULE_BY_NAME = {
     name: module for module, names in _MODULE_EXPORTS.items() for name in names.split()
 }
-# All but those that need an extra.
-__all__ = [
-    name for name, module in _MODULE_BY_NAME.items() if module not in ("agents", "approvals")
-]
 
 
 def __getattr__(name: str) -> "Any":
