@@ -111,16 +111,10 @@ def _fetch(target: Path) -> None:
 
 def _from_hub(folder: Path) -> Path:
     import huggingface_hub as hub
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils._headers import build_hf_headers
 
-    # `hf_hub_download` cannot resume after its process was killed, and retries without end.
-    url, path = hub.hf_hub_url(_REPOSITORY, FILENAME), folder / FILENAME
-    size = hub.get_hf_file_metadata(url, timeout=_HTTP_TIMEOUT_S).size
-    with path.open("ab") as file:
-        headers = build_hf_headers()
-        http_get(url, file, resume_size=file.tell(), headers=headers, expected_size=size)
-    return path
+    # Fails at once if there is no connection, where the download retries for half a minute.
+    hub.get_hf_file_metadata(hub.hf_hub_url(_REPOSITORY, FILENAME), timeout=_HTTP_TIMEOUT_S)
+    return Path(hub.hf_hub_download(_REPOSITORY, FILENAME, local_dir=folder))
 
 
 def _from_packages(folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """`memalign memory forget`: effects and confirmation."""
 
 import sqlite3
+import sys
 from contextlib import closing
 
 import pytest
@@ -87,3 +88,30 @@ def test_unusable_arguments(shell: Shell, arguments: list[str], says: str) -> No
     assert error == "--yes: there is no terminal to ask at. Add --yes."
     assert shell.memory("forget", shell.ids()["ann"], "--author", "bob", "--yes").status == 2
     assert len(shell.opened()[1]) == 1
+
+
+class Typed:
+    """What an operator types at a terminal."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self) -> str:
+        if self.line == "\x03":
+            raise KeyboardInterrupt
+        return self.line
+
+
+@pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("n\n", 2), ("", 2), ("\x03", 130)])
+def test_confirmation_at_a_terminal(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: str, status: int
+) -> None:
+    shell.align(ANN)
+    monkeypatch.setattr("sys.stdin", Typed(typed))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    ran = shell.memory("forget", "--author", "ann")
+    assert (ran.status, "Forget 1 episode? [y/N]" in ran.err) == (status, True)
+    assert len(shell.opened()[1]) == (1 if status else 0)

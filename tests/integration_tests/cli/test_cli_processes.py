@@ -1,14 +1,11 @@
-"""The command line as a process: entry points, pipes, signals and terminals."""
+"""The command line as a process: entry points, pipes and signals."""
 
 import json
 import os
-import pty
-import select
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 
 import pytest
 
@@ -86,53 +83,3 @@ def test_ctrl_c_exits_immediately_and_loses_nothing(shell: Shell, command: str) 
     count = len(shell.opened()[1])
     assert count == (6 if command == "align" else 1)
     assert shell.run("align", "-c", "tone.yaml", "--pending").status == 0
-
-
-@pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("n\n", 2), ("\x03", 130)])
-def test_confirmation_prompt_at_a_terminal(shell: Shell, typed: str, status: int) -> None:
-    shell.align(ANN)
-    master, slave = pty.openpty()
-    arguments = ["memory", "forget", "-c", "tone.yaml", "--author", "ann"]
-    process = shell.process(
-        *arguments, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
-    )
-    os.close(slave)
-    seen = _until(master, b"[y/N]")
-    if typed == "\x03":
-        # Pressed repeatedly, since a Ctrl-C just before the prompt waits is not seen.
-        deadline = time.monotonic() + _WAIT_S
-        while process.poll() is None and time.monotonic() < deadline:
-            os.killpg(process.pid, signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-    else:
-        os.write(master, typed.encode())
-    assert process.wait(_WAIT_S) == status
-    seen += _rest(master)
-    os.close(master)
-    assert b"Forget 1 episode? [y/N]" in seen
-    assert b"Traceback" not in seen
-    assert len(shell.opened()[1]) == (0 if status == 0 else 1)
-
-
-def _until(master: int, text: bytes) -> bytes:
-    seen = b""
-    deadline = time.monotonic() + _WAIT_S
-    while text not in seen and time.monotonic() < deadline:
-        if select.select([master], [], [], 0.2)[0]:
-            seen += os.read(master, 4096)
-    return seen
-
-
-def _rest(master: int) -> bytes:
-    """Read the remaining terminal output of a finished process."""
-    seen = b""
-    while select.select([master], [], [], 0.2)[0]:
-        try:
-            part = os.read(master, 4096)
-        except OSError:  # Linux raises EIO if the other end is closed
-            break
-        if not part:
-            break
-        seen += part
-    return seen

@@ -1,15 +1,7 @@
 """Finding, downloading and verifying weights, with tiny files."""
 
 import hashlib
-import os
-import subprocess
-import sys
-import threading
-import time
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,8 +10,6 @@ from memalign_graph.local import LocalModelError, find_weights, weights
 
 PARTS = [bytes([number]) * 1000 for number in range(1, 12)]
 DATA = b"".join(PARTS)
-BIG = bytes(range(256)) * 100_000
-"""More than the hub's client reads before it writes."""
 
 
 def digest(data: bytes) -> str:
@@ -52,50 +42,6 @@ def wheel(folder: Path, number: int, data: bytes) -> Path:
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     return path
-
-
-@contextmanager
-def hub(data: bytes, is_half: Callable[[], bool]) -> Iterator[tuple[str, list[str | None]]]:
-    """A hub with one file that it can send by half; records the requested ranges."""
-    ranges: list[str | None] = []
-    closing = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.answer(200, data, is_head=True)
-
-        def do_GET(self) -> None:
-            byte_range = self.headers.get("Range")
-            if "/resolve/" in self.path:  # not other files that the hub's client requests
-                ranges.append(byte_range)
-            start = int(byte_range.removeprefix("bytes=").partition("-")[0]) if byte_range else 0
-            self.answer(206 if byte_range else 200, data[start:])
-
-        def answer(self, status: int, body: bytes, *, is_head: bool = False) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("ETag", digest(data))
-            self.send_header("X-Repo-Commit", "0" * 40)
-            self.end_headers()
-            if is_half() and not is_head:
-                self.wfile.write(body[: len(body) // 2])
-                self.wfile.flush()
-                closing.wait(60)
-            elif not is_head:
-                self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", ranges
-        finally:
-            closing.set()
-            server.shutdown()
-            thread.join()
 
 
 def test_configured_file(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,27 +80,13 @@ def test_downloaded_parts_are_kept_until_complete_and_verified(cache: Path, tmp_
         find_weights()
 
 
-def test_killed_download_is_resumed(tmp_path: Path) -> None:
-    code = (
-        "from memalign_graph.local import find_weights, weights\n"
-        f"weights.FILENAME, weights.SHA256 = 'tiny.gguf', {digest(BIG)!r}\n"
-        "print(find_weights())\n"
-    )
-    is_first = True
-    with hub(BIG, lambda: is_first) as (address, ranges):
-        mine = {"HF_ENDPOINT": address, "MEMALIGN_CACHE_DIR": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-        mine["MEMALIGN_LOCAL_WEIGHTS"] = ""
-        command, environment = [sys.executable, "-c", code], {**os.environ, **mine}
-        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as child:
-            deadline = time.monotonic() + 240
-            while time.monotonic() < deadline:
-                if any(path.stat().st_size for path in tmp_path.rglob("tiny.gguf")):
-                    break
-                time.sleep(0.05)
-            child.kill()
-            is_first = False
-        subprocess.run(command, env=environment, check=True, capture_output=True)
-    assert (tmp_path / "tiny.gguf").read_bytes() == BIG
-    assert ranges[0] is None
-    assert ranges[1] is not None
-    assert int(ranges[1].removeprefix("bytes=").partition("-")[0]) >= 1_000_000
+def test_hub_is_the_first_source(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(_: str, filename: str, *, local_dir: Path) -> str:
+        path = local_dir / filename
+        path.write_bytes(DATA)
+        return str(path)
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda *_, **__: None)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    assert find_weights().read_bytes() == DATA
+    assert not (cache / "fetching").exists()
