@@ -1,8 +1,9 @@
 """The page on which experts answer, and see what was learned from their answers.
 
 `queue` lists the open tasks, `tasks` defines one and who has it open, `threads` finds tasks on an
-Agent Server, and `answers` stores answers and learns from them. `app` serves the page, `requests`
-identifies reviewers, and `forms`, `blocks` and `dashboard` prepare what is shown.
+Agent Server, and `answers` stores answers and learns from them. `app` has the routes with their
+handlers, `requests` identifies reviewers, and `forms`, `blocks`, `dashboard` and `preview` prepare
+what is shown.
 """
 
 import socket

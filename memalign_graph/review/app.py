@@ -1,8 +1,9 @@
-"""The review page as a Starlette app under `/review`: its routes, and the pages with open cases."""
+"""The review page as a Starlette app under `/review`: its routes and their handlers."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -14,10 +15,17 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.io import ASYNC
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.facts import EMPTY_VERSION
+from memalign_graph.memory.feedback import revise
 from memalign_graph.memory.guidelines import check_name
+from memalign_graph.memory.history import diff, history, rollback
+from memalign_graph.memory.learning import add_guideline, edit_guideline, remove_guideline
+from memalign_graph.memory.purge import Selection, forget
 from memalign_graph.review import dashboard, preview
 from memalign_graph.review.answers import Answer
-from memalign_graph.review.blocks import sections_of, tool_call
+from memalign_graph.review.blocks import arguments_of, sections_of, tool_call, visible
 from memalign_graph.review.forms import criteria_of, fields_of, parse_form, shown_judgments
 from memalign_graph.review.queue import NotOpenError, ReviewQueue
 from memalign_graph.review.requests import (
@@ -32,6 +40,7 @@ from memalign_graph.review.requests import (
 )
 from memalign_graph.review.tasks import feedback_of
 from memalign_graph.scales import Pairwise
+from memalign_graph.types import Example
 
 _YEAR_S = 31_536_000
 _MAX_SHOWN = 50
@@ -111,6 +120,139 @@ async def heartbeat(page: PageRequest) -> Response:
     return Response(status_code=204)
 
 
+async def show_nearest(page: PageRequest) -> Response:
+    """Show the nearest settled case; for a tool call, the nearest approved call of its tool."""
+    case = (await page.open_task()).case
+    example, name = case["example"], next(iter(case["criteria"]))
+    access = page.queue.access(name, case["namespace"])
+    vector = await preview.embed_case([access], example)
+    near = await preview.nearest_case(access, Example.model_validate(example), vector)
+    call = tool_call(example["outputs"])
+    tool = call and visible(call["name"])
+    if near is None:
+        return page.fragment("nearest", near=None, tool=tool)
+    near_json = near["example"].to_json()
+    if call is not None:
+        arguments = arguments_of(call, near_json["outputs"])
+        return page.fragment("approved_call", near=near, tool=tool, arguments=arguments)
+    return page.fragment("nearest", near={**near, "sections": sections_of(near_json)})
+
+
+async def preview_answer(page: PageRequest) -> Response:
+    """Show what an answer would change, without storing it."""
+    case = (await page.open_task()).case
+    try:
+        reply = parse_form(case, page.form, page.reviewer.name)
+    except InvalidInputError as error:
+        return page.fragment("problem", text=str(error))
+    others, changes, unknown = list[Any](), list[Any](), None
+    feedback_by_name = feedback_of(case, reply)
+    accesses = [page.queue.access(name, case["namespace"]) for name in feedback_by_name]
+    vector = await preview.embed_case(accesses, case["example"])
+    for access, (name, feedback) in zip(accesses, feedback_by_name.items(), strict=True):
+        others += await preview.conflicting_labels(access, feedback)
+        decide = page.queue.judges[name].mode
+        more, unknown = await preview.predicted_changes(access, feedback, vector, decide)
+        changes += more
+    judgments = shown_judgments(case)
+    context = {"judgments": judgments, "others": others, "changes": changes, "unknown": unknown}
+    return page.fragment("effect", **context)
+
+
+async def preview_guideline(page: PageRequest) -> Response:
+    """Show the guidelines that would be learned from an answer."""
+    case = (await page.open_task()).case
+    rules = list[Any]()
+    try:
+        reply = parse_form(case, page.form, page.reviewer.name)
+        for name, feedback in feedback_of(case, reply).items():
+            access = page.queue.access(name, case["namespace"])
+            model = page.queue.distill_model(name)
+            rules += await preview.proposed_guidelines(access, model, feedback)
+    except MemAlignError as error:
+        return page.fragment("problem", text=str(error))
+    return page.fragment("rule", rules=rules)
+
+
+async def show_guidelines(page: PageRequest) -> Response:
+    access, reviewer = page.queue.access(page.criterion), page.reviewer
+    overview = await dashboard.guideline_overview(access, reviewer.name)
+    title, may_roll_back = "What the judge has learned", reviewer.may_roll_back
+    return await page.show("learned", title, may_roll_back=may_roll_back, **overview)
+
+
+async def edit_guidelines(page: PageRequest) -> Response:
+    access, form, author = page.queue.access(page.criterion), page.form, page.reviewer.name
+    guideline_id, text = form.get("guideline_id", ""), form.get("text", "")
+    match page.request.path_params["action"]:
+        case "add":
+            await add_guideline(ASYNC, access, text, author=author)
+        case "edit":
+            await _check_unchanged(access, guideline_id, form.get("was"))
+            await edit_guideline(ASYNC, access, guideline_id, text, author=author)
+        case "remove":
+            await _check_unchanged(access, guideline_id, form.get("was"))
+            await remove_guideline(ASYNC, access, guideline_id, author=author)
+        case "take-back":
+            own_episode = Selection(episode_ids=[form.get("episode_id", "")], author=author)
+            await forget(ASYNC, access, own_episode, author=author)
+        case "rollback" if page.reviewer.may_roll_back:
+            await rollback(ASYNC, access, form.get("version", ""), author=author)
+        case _:
+            raise InvalidInputError("This needs a permission that you do not have.")
+    return redirect(f"/review/learned/{quote(page.criterion)}")
+
+
+async def _check_unchanged(access: MemoryAccess, guideline_id: str, seen: str | None) -> None:
+    """Refuse to overwrite a guideline's text that the expert has not seen."""
+    texts = {guideline.id: guideline.text for guideline in await access.guidelines(ASYNC)}
+    text = texts.get(guideline_id)
+    if seen is not None and text is not None and seen.split() != text.split():
+        raise InvalidInputError(
+            f"This rule was reworded since you opened the page. It now says: {text}"
+        )
+
+
+async def show_changes(page: PageRequest) -> Response:
+    access = page.queue.access(page.criterion)
+    versions = [commit.version for commit in await history(ASYNC, access)]
+    version = page.request.path_params["version"]
+    if version not in versions:
+        raise InvalidInputError(f"There is no version {version!r}.")
+    before = [*versions, EMPTY_VERSION][versions.index(version) + 1]
+    changes = await diff(ASYNC, access, before, version)
+    guidelines, episodes = changes.guidelines, changes.episodes
+    return page.fragment(
+        "changes",
+        added=[guideline.text for guideline in guidelines.added],
+        removed=[guideline.text for guideline in guidelines.removed],
+        changed=[(change.before.text, change.after.text) for change in guidelines.changed],
+        episodes={kind: len(getattr(episodes, kind)) for kind in ("added", "removed", "changed")},
+    )
+
+
+async def show_answers(page: PageRequest) -> Response:
+    access, start = page.queue.access(page.criterion), page.request.query_params.get("from", "0")
+    first = int(start[:9]) if start.isdecimal() else 0
+    overview = await dashboard.answers_by(access, page.reviewer.name, first)
+    return await page.show("mine", "My answers", **overview)
+
+
+async def revise_answer(page: PageRequest) -> Response:
+    access, key = page.queue.access(page.criterion), page.form.get("episode_id", "")
+    episode = (await access.episodes(ASYNC, [key])).get(key)
+    if episode is None or episode.author != page.reviewer.name:
+        raise InvalidInputError("This is not your answer.")
+    fields = {name: page.form.get(name, "").strip() or None for name in ("value", "rationale")}
+    await revise(ASYNC, access, key, fields)
+    return redirect(f"/review/mine/{quote(page.criterion)}")
+
+
+async def show_agreement(page: PageRequest) -> Response:
+    overview = await dashboard.agreement_overview(page.queue.access(page.criterion))
+    return await page.show("standing", "Where we stand", **overview)
+
+
 _Handler = Callable[[PageRequest], Awaitable[Response]]
 _CASE, _LEARNED = "/case/{question_id}", "/learned/{criterion:path}"
 _PAGES: list[tuple[str, str, _Handler]] = [
@@ -119,18 +261,18 @@ _PAGES: list[tuple[str, str, _Handler]] = [
     ("GET", "/name", ask_name),
     ("POST", "/name", save_name),
     ("GET", _CASE, show_case),
-    ("GET", f"{_CASE}/nearest", preview.show_nearest),
-    ("POST", f"{_CASE}/effect", preview.preview_answer),
-    ("POST", f"{_CASE}/rule", preview.preview_guideline),
+    ("GET", f"{_CASE}/nearest", show_nearest),
+    ("POST", f"{_CASE}/effect", preview_answer),
+    ("POST", f"{_CASE}/rule", preview_guideline),
     ("POST", f"{_CASE}/answer", post_answer),
     ("POST", f"{_CASE}/skip", skip_task),
     ("POST", f"{_CASE}/beat", heartbeat),
-    ("GET", f"{_LEARNED}/changes/{{version}}", dashboard.show_changes),
-    ("GET", _LEARNED, dashboard.show_guidelines),
-    ("POST", f"{_LEARNED}/{{action}}", dashboard.edit_guidelines),
-    ("GET", "/mine/{criterion:path}", dashboard.show_answers),
-    ("POST", "/mine/{criterion:path}", dashboard.revise_answer),
-    ("GET", "/standing/{criterion:path}", dashboard.show_agreement),
+    ("GET", f"{_LEARNED}/changes/{{version}}", show_changes),
+    ("GET", _LEARNED, show_guidelines),
+    ("POST", f"{_LEARNED}/{{action}}", edit_guidelines),
+    ("GET", "/mine/{criterion:path}", show_answers),
+    ("POST", "/mine/{criterion:path}", revise_answer),
+    ("GET", "/standing/{criterion:path}", show_agreement),
 ]
 
 

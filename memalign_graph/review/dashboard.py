@@ -5,24 +5,15 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import combinations
 from typing import Any
-from urllib.parse import quote
-
-from starlette.responses import Response
 
 from memalign_graph.agreement import value_or_none, values_agree
-from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import EMPTY_VERSION
-from memalign_graph.memory.feedback import revise
-from memalign_graph.memory.history import Commit, diff, history, rollback
+from memalign_graph.memory.history import Commit, history
 from memalign_graph.memory.judgments import utc_now
-from memalign_graph.memory.learning import add_guideline, edit_guideline, remove_guideline
 from memalign_graph.memory.memory_state import EpisodeRow
-from memalign_graph.memory.purge import Selection, forget
 from memalign_graph.memory.reports import pass_rate, review_report
 from memalign_graph.review.forms import answer_fields, shown_value
-from memalign_graph.review.requests import PageRequest, redirect
 from memalign_graph.review.tasks import title_of
 from memalign_graph.scales import Boolean, Numeric, Scale
 
@@ -39,13 +30,6 @@ _ACTIONS = dict.fromkeys(_BY_JUDGE, "learned") | {
     "remove_guideline": "removed a rule",
     "rollback": "returned to an earlier version",
 }
-
-
-async def show_guidelines(page: PageRequest) -> Response:
-    access = page.queue.access(page.criterion)
-    overview = await guideline_overview(access, page.reviewer.name)
-    overview["may_roll_back"] = page.reviewer.may_roll_back
-    return await page.show("learned", "What the judge has learned", **overview)
 
 
 async def guideline_overview(access: MemoryAccess, author: str | None) -> Shown:
@@ -119,66 +103,6 @@ def _disputes(rows: Iterable[EpisodeRow], scale: Scale) -> list[Shown]:
     ]
 
 
-async def edit_guidelines(page: PageRequest) -> Response:
-    access, form, author = page.queue.access(page.criterion), page.form, page.reviewer.name
-    guideline_id, text = form.get("guideline_id", ""), form.get("text", "")
-    match page.request.path_params["action"]:
-        case "add":
-            await add_guideline(ASYNC, access, text, author=author)
-        case "edit":
-            await _check_unchanged(access, guideline_id, form.get("was"))
-            await edit_guideline(ASYNC, access, guideline_id, text, author=author)
-        case "remove":
-            await _check_unchanged(access, guideline_id, form.get("was"))
-            await remove_guideline(ASYNC, access, guideline_id, author=author)
-        case "take-back":
-            own_episode = Selection(episode_ids=[form.get("episode_id", "")], author=author)
-            await forget(ASYNC, access, own_episode, author=author)
-        case "rollback" if page.reviewer.may_roll_back:
-            await rollback(ASYNC, access, form.get("version", ""), author=author)
-        case _:
-            raise InvalidInputError("This needs a permission that you do not have.")
-    return redirect(f"/review/learned/{quote(page.criterion)}")
-
-
-async def _check_unchanged(access: MemoryAccess, guideline_id: str, seen: str | None) -> None:
-    """Refuse to overwrite a guideline's text that the expert has not seen."""
-    texts = {guideline.id: guideline.text for guideline in await access.guidelines(ASYNC)}
-    text = texts.get(guideline_id)
-    if seen is not None and text is not None and seen.split() != text.split():
-        raise InvalidInputError(
-            f"This rule was reworded since you opened the page. It now says: {text}"
-        )
-
-
-async def show_changes(page: PageRequest) -> Response:
-    access = page.queue.access(page.criterion)
-    versions = [commit.version for commit in await history(ASYNC, access)]
-    version = page.request.path_params["version"]
-    if version not in versions:
-        raise InvalidInputError(f"There is no version {version!r}.")
-    before = [*versions, EMPTY_VERSION][versions.index(version) + 1]
-    changes = await diff(ASYNC, access, before, version)
-    guidelines, episodes = changes.guidelines, changes.episodes
-    return page.fragment(
-        "changes",
-        added=[guideline.text for guideline in guidelines.added],
-        removed=[guideline.text for guideline in guidelines.removed],
-        changed=[(change.before.text, change.after.text) for change in guidelines.changed],
-        episodes={kind: len(getattr(episodes, kind)) for kind in ("added", "removed", "changed")},
-    )
-
-
-async def show_answers(page: PageRequest) -> Response:
-    access, start = page.queue.access(page.criterion), page.request.query_params.get("from", "0")
-    first = int(start[:9]) if start.isdecimal() else 0
-    overview = await answers_by(access, page.reviewer.name, first)
-    for answer in overview["answers"]:
-        filled = {"value": answer["written"], "rationale": answer["rationale"] or ""}
-        answer["fields"] = answer_fields(access.criterion, filled)
-    return await page.show("mine", "My answers", **overview)
-
-
 async def answers_by(access: MemoryAccess, author: str, first: int = 0) -> Shown:
     """Return a hundred answers of an expert, newest first, and where older ones begin."""
     texts = defaultdict(list)
@@ -187,33 +111,21 @@ async def answers_by(access: MemoryAccess, author: str, first: int = 0) -> Shown
             texts[key].append(guideline.text)
     scale, older = access.criterion.scale, first + _MAX_ANSWERS
     rows = _newest(row for row in access.view.rows() if row.content.get("author") == author)
-    answers = [
-        {
+
+    def shown(row: EpisodeRow) -> Shown:
+        value = "" if row.value is None else scale.show(row.value)
+        filled = {"value": value, "rationale": row.content.get("rationale") or ""}
+        return {
             "episode_id": row.id,
             "title": row_title(row),
-            "written": "" if row.value is None else scale.show(row.value),
             **feedback_summary(row, scale),
             "at": _time(row.given_at),
             "learned": texts[row.id],
+            "fields": answer_fields(access.criterion, filled),
         }
-        for row in rows[first:older]
-    ]
+
+    answers = list(map(shown, rows[first:older]))
     return {"answers": answers, "older_from": older if older < len(rows) else None}
-
-
-async def revise_answer(page: PageRequest) -> Response:
-    access, key = page.queue.access(page.criterion), page.form.get("episode_id", "")
-    episode = (await access.episodes(ASYNC, [key])).get(key)
-    if episode is None or episode.author != page.reviewer.name:
-        raise InvalidInputError("This is not your answer.")
-    fields = {name: page.form.get(name, "").strip() or None for name in ("value", "rationale")}
-    await revise(ASYNC, access, key, fields)
-    return redirect(f"/review/mine/{quote(page.criterion)}")
-
-
-async def show_agreement(page: PageRequest) -> Response:
-    overview = await agreement_overview(page.queue.access(page.criterion))
-    return await page.show("standing", "Where we stand", **overview)
 
 
 async def agreement_overview(access: MemoryAccess) -> Shown:

@@ -1,15 +1,14 @@
 """What an expert sees before answering a case: the nearest case, and what the answer changes."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from starlette.responses import Response
-
 from memalign_graph.agreement import consensus, value_or_none, values_agree
 from memalign_graph.alignment.distill import distill_episodes
-from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError
+from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase
 from memalign_graph.evidence.deciding import current_evidence_model, fit, off_loop
 from memalign_graph.evidence.verdicts import RawVerdict
@@ -21,11 +20,9 @@ from memalign_graph.memory.learning import authors_by_episode
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.recall import embed_once, index_missing, vector_key_of_example
 from memalign_graph.models import BaseChatModel
-from memalign_graph.review.blocks import arguments_of, sections_of, tool_call, visible
+from memalign_graph.review.blocks import tool_call
 from memalign_graph.review.dashboard import Shown, feedback_summary, row_title
-from memalign_graph.review.forms import parse_form, shown_judgments, shown_value
-from memalign_graph.review.requests import PageRequest
-from memalign_graph.review.tasks import CasePayload, feedback_of
+from memalign_graph.review.forms import shown_value
 from memalign_graph.scales import Value
 from memalign_graph.types import Decide, Episode, Example, Feedback, stored_example
 
@@ -39,33 +36,12 @@ _UNUSED = (
 )
 
 
-async def preview_answer(page: PageRequest) -> Response:
-    """Show what an answer would change, without storing it."""
-    case = (await page.open_task()).case
-    try:
-        reply = parse_form(case, page.form, page.reviewer.name)
-    except InvalidInputError as error:
-        return page.fragment("problem", text=str(error))
-    others, changes, unknown = list[Shown](), list[Shown](), None
-    feedback_by_name = feedback_of(case, reply)
-    vector = await _vector(page, case, list(feedback_by_name))
-    for name, feedback in feedback_by_name.items():
-        access, decide = page.queue.access(name, case["namespace"]), page.queue.judges[name].mode
-        others += await conflicting_labels(access, feedback)
-        more, unknown = await predicted_changes(access, feedback, vector, decide)
-        changes += more
-    judgments = shown_judgments(case)
-    context = {"judgments": judgments, "others": others, "changes": changes, "unknown": unknown}
-    return page.fragment("effect", **context)
-
-
-async def _vector(page: PageRequest, case: CasePayload, names: list[str]) -> Any:
+async def embed_case(accesses: Sequence[MemoryAccess], example: Mapping[str, Any]) -> Any:
     """Embed a case once for several criteria; None if that fails."""
-    accesses = [page.queue.access(name, case["namespace"]) for name in names]
     for access in accesses:
         await access.refresh(ASYNC)
     with suppress(EmbeddingError):  # the page then says that similar cases are not known
-        return await embed_once(ASYNC, accesses, Example.model_validate(case["example"]))
+        return await embed_once(ASYNC, accesses, Example.model_validate(example))
     return None
 
 
@@ -145,21 +121,6 @@ def _change(access: MemoryAccess, settled: EvidenceCase, before: Value, after: V
     }
 
 
-async def preview_guideline(page: PageRequest) -> Response:
-    """Show the guidelines that would be learned from an answer."""
-    case = (await page.open_task()).case
-    rules = list[Shown]()
-    try:
-        reply = parse_form(case, page.form, page.reviewer.name)
-        for name, feedback in feedback_of(case, reply).items():
-            access = page.queue.access(name, case["namespace"])
-            model = page.queue.distill_model(name)
-            rules += await proposed_guidelines(access, model, feedback)
-    except MemAlignError as error:
-        return page.fragment("problem", text=str(error))
-    return page.fragment("rule", rules=rules)
-
-
 async def proposed_guidelines(
     access: MemoryAccess, model: BaseChatModel, feedback: Feedback
 ) -> list[Shown]:
@@ -190,24 +151,6 @@ async def proposed_guidelines(
         question = None if guideline is None else guideline.question
         proposals.append({"action": action, "text": change["text"], "question": question})
     return proposals
-
-
-async def show_nearest(page: PageRequest) -> Response:
-    """Show the nearest settled case; for a tool call, the nearest approved call of its tool."""
-    case = (await page.open_task()).case
-    example, name = case["example"], next(iter(case["criteria"]))
-    access = page.queue.access(name, case["namespace"])
-    vector = await _vector(page, case, [name])
-    near = await nearest_case(access, Example.model_validate(example), vector)
-    call = tool_call(example["outputs"])
-    tool = call and visible(call["name"])
-    if near is None:
-        return page.fragment("nearest", near=None, tool=tool)
-    near_json = near["example"].to_json()
-    if call is not None:
-        arguments = arguments_of(call, near_json["outputs"])
-        return page.fragment("approved_call", near=near, tool=tool, arguments=arguments)
-    return page.fragment("nearest", near={**near, "sections": sections_of(near_json)})
 
 
 async def nearest_case(
