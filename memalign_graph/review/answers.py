@@ -43,6 +43,11 @@ class Answer:
     reply: dict[str, Any]
     given_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
+    @property
+    def thread_id(self) -> str:
+        """The thread that waits for it; empty if none does."""
+        return threads.parse_task_id(self.task_id)[0]
+
 
 class Answers:
     """Stores answers, learns from them, and tells experts the result."""
@@ -85,13 +90,12 @@ class Answers:
         reviewer, task_id = answer.reviewer, answer.task_id
         try:
             newest_reply, run = partial(self._newest, answer), None
-            is_on_thread = threads.parse_task_id(task_id) is not None
-            if is_on_thread:
+            if answer.thread_id:
                 run = await threads.resume(reviewer.client, task_id, answer.case, newest_reply)
             newest = await newest_reply()
             if newest is None:
                 return  # the expert took the answer back
-            if is_on_thread:
+            if answer.thread_id:
                 notice = await self._resumed_notice(answer, newest, run)
             else:
                 notice = await self._teach(answer, newest)
@@ -132,8 +136,8 @@ class Answers:
             return "warn", f"This case was answered before. {_LEARNED_WITH_NEXT}"
         if run["status"] in ("error", "timeout"):
             return "warn", f"The run of this case failed. {_LEARNED_WITH_NEXT}"
-        case, (thread_id, _) = answer.case, threads.parse_task_id(answer.task_id) or ("", "")
-        thread = await threads.load_thread(answer.reviewer.client, thread_id)
+        case = answer.case
+        thread = await threads.load_thread(answer.reviewer.client, answer.thread_id)
         pending = threads.cases_of(thread, case["criteria"]).values()
         if any(each["kind"] == "question" for each in pending):
             return "good", "Your answer is stored. A question about your comment waits now."

@@ -171,7 +171,7 @@ class ReviewQueue:
     async def answer(self, answer: Answer) -> None:
         """Store an answer, and learn from it in the background."""
         learning = await self.answers.submit(answer)
-        if answer.task_id.startswith("t-"):  # it has its interrupt until then
+        if answer.thread_id:  # it has its interrupt until then
             learning.add_done_callback(lambda _: self._listings.clear())
         await self.leases.release(answer.reviewer.name, answer.task_id)
 

@@ -31,10 +31,10 @@ logger = logging.getLogger(__name__)
 _TASK_ID = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
 
-def parse_task_id(task_id: str) -> tuple[str, str] | None:
-    """Return the ids of a task's thread and interrupt; None for a kept judgment."""
+def parse_task_id(task_id: str) -> tuple[str, str]:
+    """Return the ids of a task's thread and interrupt; empty for a kept judgment."""
     parts = _TASK_ID.fullmatch(task_id)
-    return None if parts is None else (parts[1], parts[2])
+    return (parts[1], parts[2]) if parts else ("", "")
 
 
 def cases_of(thread: Mapping[str, Any], criteria: Collection[str]) -> dict[str, CasePayload]:
@@ -105,10 +105,9 @@ async def load_case(
     client: Any, task_id: str, criteria: Collection[str], max_states: int
 ) -> CasePayload | None:
     """Load a task's case; for an answered task, from up to `max_states` earlier states."""
-    ids = parse_task_id(task_id)
-    if client is None or ids is None:
+    thread_id, interrupt_id = parse_task_id(task_id)
+    if client is None or not thread_id:
         return None
-    thread_id, interrupt_id = ids
     thread = await load_thread(client, thread_id)
     cases = cases_of(thread, criteria)
     if max_states and thread and interrupt_id not in cases:
@@ -128,7 +127,7 @@ async def resume(
     Another run may hold the thread for minutes, so the reply is read before each attempt. Without
     a reply nothing is resumed.
     """
-    thread_id, interrupt_id = parse_task_id(task_id) or ("", "")
+    thread_id, interrupt_id = parse_task_id(task_id)
     while interrupt_id in cases_of(
         thread := await load_thread(client, thread_id), case["criteria"]
     ):
