@@ -92,10 +92,12 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit status."""
     terminal, stopped = Terminal(), Status.INTERRUPTED
 
-    def stop(*_: object) -> None:
+    def stop(*_: object) -> None:  # as Ctrl-C, which asyncio handles
         nonlocal stopped
         stopped = Status.TERMINATED
-        raise KeyboardInterrupt
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a script's `memalign ... &`
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, stop)
     handler = logging.Handler(logging.WARNING)

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -235,3 +236,12 @@ def test_groups_show_their_help(group: list[str], capsys: pytest.CaptureFixture[
     assert main(group) == 2
     printed = capsys.readouterr()
     assert ("Commands" in printed.out + printed.err, "error" in printed.err) == (True, False)
+
+
+def test_background_command_ends_on_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts `memalign ... &`
+    try:
+        assert main(["--version"]) == 143
+    finally:
+        signal.signal(signal.SIGINT, before)
