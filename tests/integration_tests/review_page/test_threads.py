@@ -276,3 +276,24 @@ async def test_notice_names_no_other_answers_guideline(office: Office, people: P
     [notice] = await office.reply(queue, ann, question, task.case, **reply)
     assert "Fine for a chat" not in notice
     assert "Your answer is stored" in notice
+
+
+async def test_task_is_not_listed_from_its_answer_on(
+    office: Office, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, ann, _ = people
+    queue, question = office.queue(), await server.start("Wait.")
+    assert [task.id for task in (await queue.list_tasks(ann))[0]] == [question]
+    learn, may_learn = queue.answers._learn, asyncio.Event()
+
+    async def slowly(answer: Answer) -> None:
+        await may_learn.wait()
+        await learn(answer)
+
+    monkeypatch.setattr(queue.answers, "_learn", slowly)
+    case = (await queue.open(ann, question)).case
+    await queue.answer(Answer(ann, question, case, {**COLD, "author": "ann"}))
+    assert await queue.list_tasks(ann) == ([], 0)  # while it is learned from
+    may_learn.set()
+    await queue.answers.drain()
+    assert await queue.list_tasks(ann) == ([], 0)
