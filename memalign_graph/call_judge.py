@@ -242,11 +242,10 @@ class CallJudge:
             # The rulings behind the questions were lost. An answer may have arrived, and must
             # count: so no new ruling may let the call run, or refuse it.
             contents = {case["key"]: settings for case in cases}
-        by_key = {call_key(call): call for call in calls}
         return {
             key: Ruling(call, situation, contents[key])
-            for key, call in by_key.items()
-            if key in contents
+            for call in calls
+            if (key := call_key(call)) in contents
         }
 
     def _fields(self, call: Call, situation: Situation) -> dict[str, Any] | None:

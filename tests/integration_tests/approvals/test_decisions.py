@@ -69,16 +69,6 @@ async def test_an_approved_call_runs(
 
 
 @IN_MEMORY
-async def test_a_call_like_approved_calls_runs_without_a_question(bench: Bench, mode: str) -> None:
-    await trust_judge(bench)
-    shop, _, done = await start(bench, mode, CALL, "Done.")
-    assert (questions(done), shop.ran) == ([], [("A7", 20)])
-    [kept] = bench.memory(CRITERION).judgments(waiting=True)
-    assert (kept.example.outputs, kept.judgment.value) == (REFUND, True)
-    assert asked_for(bench) == [[]]
-
-
-@IN_MEMORY
 async def test_approve_edit_reject_and_respond_in_one_message(bench: Bench, mode: str) -> None:
     several = [("refund", {"order": f"A{number}", "amount": 20}) for number in range(4)]
     shop, graph, asked = await start(bench, mode, Calls(*several), "Done.")
@@ -104,10 +94,19 @@ async def test_approve_edit_reject_and_respond_in_one_message(bench: Bench, mode
     assert len(await bench.guidelines(criterion=CRITERION)) >= 1
 
 
-async def test_of_two_calls_in_one_message_one_is_asked_about(bench: Bench, mode: str) -> None:
+@pytest.mark.parametrize("is_function", [False, True])
+async def test_of_two_calls_in_one_message_one_is_always_asked_about(
+    bench: Bench, mode: str, *, is_function: bool
+) -> None:
     await trust_judge(bench)
+
+    def is_email(call: dict[str, Any]) -> bool:
+        assert {*call} == {"name", "args", "id"}
+        return bool(call["args"].get("to"))
+
     both = Calls(*CALL.calls, ("send_email", {"to": "x", "body": "y"}))
-    shop, graph, asked = await start(bench, mode, both, "Done.", always_ask=["send_email"])
+    always_ask: Any = is_email if is_function else ["send_email"]
+    shop, graph, asked = await start(bench, mode, both, "Done.", always_ask=always_ask)
     assert [question["name"] for question in questions(asked)] == ["send_email"]
     await bench.resume(graph, answers(asked, {"type": "reject"}))
     assert shop.ran == [("A7", 20)]
@@ -183,20 +182,6 @@ async def test_nothing_is_refused_before_the_judge_is_trusted(bench: Bench, mode
     bench.server.rules = always(False)
     _, _, asked = await start(bench, mode, CALL, on_fail="refuse")
     assert questions(asked) == [REFUND]
-
-
-async def test_always_ask_may_be_a_function_of_the_call(bench: Bench, mode: str) -> None:
-    await trust_judge(bench)
-    seen: list[Any] = []
-
-    def is_large(call: dict[str, Any]) -> bool:
-        seen.append(call)
-        return bool(call["args"]["amount"] >= 20)
-
-    both = Calls(*CALL.calls, ("refund", {"order": "A7", "amount": 19}))
-    _, _, asked = await start(bench, mode, both, always_ask=is_large)
-    assert questions(asked) == [REFUND]
-    assert {*seen[0]} == {"name", "args", "id"}
 
 
 async def test_an_address_that_only_a_tool_named_is_asked_about(bench: Bench, mode: str) -> None:
@@ -412,12 +397,14 @@ async def test_a_decision_that_two_processes_read_counts_once(bench: Bench, mode
 
 
 @IN_MEMORY
-async def test_after_an_answer_calls_run_without_a_question_again(bench: Bench, mode: str) -> None:
+async def test_calls_like_approved_ones_run_without_a_question(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
     email = calls("send_email", to="bob", body="Hello.")
     shop, graph, asked = await start(bench, mode, email, CALL, "Done.", always_ask=["send_email"])
     done = await bench.resume(graph, answers(asked, APPROVE))
     assert (questions(done), shop.ran) == ([], [("bob", "Hello."), ("A7", 20)])
+    [kept] = bench.memory(CRITERION).judgments(waiting=True)
+    assert (kept.example.outputs, kept.judgment.value, asked_for(bench)) == (REFUND, True, [[]])
 
 
 @IN_MEMORY

@@ -174,24 +174,18 @@ async def test_calls_that_share_an_id_are_decided_on_one_by_one(bench: Bench, mo
     assert len(shop.ran) == 3
 
 
-async def test_a_decision_on_a_repeated_id_is_learned(bench: Bench, mode: str) -> None:
-    shop, graph, asked = await start(bench, mode, Calls(*CALL.calls, call_id="x"), "Done.")
-    await bench.resume(graph, answers(asked, APPROVE))
-    agent(bench, shop, Calls(*CALL.calls, call_id="x"), "Done.")  # adds replies
-    asked = await bench.invoke(graph, ask("Refund it again."))
-    await bench.resume(graph, answers(asked, REJECT))
-    assert {value for _, value, _ in await learned(bench)} == {True, False}
-    assert len(distillings(bench.server)) == 1
-
-
-async def test_decisions_on_the_same_call_in_two_threads_both_count(bench: Bench) -> None:
-    """Models number their calls: threads of one request may have calls with one id."""
-    graph = agent(bench, Shop())
-    for name, decision in (("a", APPROVE), ("b", REJECT)):
+@pytest.mark.parametrize("threads", ["tt", "ab"])
+async def test_decisions_on_calls_with_one_id_all_count(
+    bench: Bench, mode: str, threads: str
+) -> None:
+    """Models number their calls: those of two turns, or of two threads, may have one id."""
+    graph = agent(bench, Shop(), interrupt_mode=mode)
+    for name, decision in zip(threads, (APPROVE, REJECT), strict=True):
         agent(bench, Shop(), Calls(*CALL.calls, call_id="x"), "Done.")  # adds replies
-        asked = await bench.invoke(graph, ask(), name)
+        asked = await bench.invoke(graph, ask(f"Refund 20 for A7, {decision['type']}."), name)
         await bench.resume(graph, answers(asked, decision), name)
     assert {value for _, value, _ in await learned(bench)} == {True, False}
+    assert len(distillings(bench.server)) == 1
 
 
 async def test_a_middleware_in_a_graph_without_its_agent_asks(bench: Bench) -> None:

@@ -83,17 +83,6 @@ async def check_turn(bench: Bench, graph: Any, writer: Writer, **later: Any) -> 
     return verdict
 
 
-async def inner_state(bench: Bench, graph: Graph) -> Any:
-    """The judge's state inside an interrupted gate."""
-    state = (
-        await graph.aget_state(thread("t"), subgraphs=True)
-        if bench.awaits
-        else graph.get_state(thread("t"), subgraphs=True)
-    )
-    [task] = state.tasks
-    return task.state
-
-
 async def test_gate_added_with_edges(bench: Bench) -> None:
     writer = Writer("Wait.", "Sorry!")
 
@@ -105,7 +94,8 @@ async def test_gate_added_with_edges(bench: Bench) -> None:
     assert [event["status"] for event in parts] == ["judging", "asking"]
     state = await bench.state(graph())
     assert not state.values["quality_gate"]
-    inner = await inner_state(bench, graph())
+    [task] = (await bench.call(graph(), "get_state", thread("t"), subgraphs=True)).tasks
+    inner: Any = task.state
     assert inner.next == ("collect_feedback",)
     assert Judgment.model_validate(inner.values["judgment"]).value is True
     assert inner.tasks[0].interrupts[0].id == state.interrupts[0].id
