@@ -23,6 +23,8 @@ from tests.loopback import ChatRequest, LoopbackServer
 TURNS = "Turn it round."
 VERDICT = "aligned verdict"
 FEEDBACK = words(32)
+JUDGED = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
+JUDGED["model"] = "gpt-4.1-mini"
 
 
 @pytest.fixture(autouse=True)
@@ -130,12 +132,18 @@ async def test_the_default_weighs_evidence_against_verdicts(lab: Caller) -> None
     report = await lab.evaluate(CRITERION, FEEDBACK[:6], folds=3, resamples=50, decide="auto")
     assert [scores.judge for scores in report.scores][-2:] == [BASE, ALIGNED]
     assert answers(report, stage="learn") == 3
-    fields = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
-    feedback = words(32, judgment={**fields, "model": "gpt-4.1-mini", "value": True})
+    feedback = words(32, judgment={**JUDGED, "value": True})
     report = await lab.evaluate(CRITERION, feedback, folds=4, resamples=50, decide="auto")
     assert [scores.judge for scores in report.scores][-3:] == [BASE, VERDICT, ALIGNED]
     assert report.metric(ALIGNED, "agreement").value == 1.0
     assert "aligned: the evidence decided 32 of 32 cases." in report.warnings
+
+
+async def test_the_evidence_alone_knows_no_verdicts(lab: Caller) -> None:
+    """Beside a judge that is always right it would decide nothing."""
+    feedback = [word(number, judgment={**JUDGED, "value": truth(number)}) for number in range(32)]
+    report = await lab.evaluate(CRITERION, feedback, folds=4, decide="verdict")
+    assert report.metric("evidence", "agreement").value == 1
 
 
 async def test_a_guideline_changes_no_decision(lab: Caller, server: LoopbackServer) -> None:

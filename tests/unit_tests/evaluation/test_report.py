@@ -202,6 +202,7 @@ def test_untrusted_text_is_escaped(text: str) -> None:
     ("text", "written"),
     [
         ("a_b*c | d", r"a\_b\*c \| d"),
+        (r"a\|b\*c", r"a\\\|b\\\*c"),
         ("- item", "\u2060- item"),
         ("12. item", "\u206012. item"),
         ("a\n\nb", "a b"),
