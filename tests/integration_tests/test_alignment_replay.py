@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Boolean, ChatModelError, Criterion, Numeric
+from memalign_graph import ChatModelError, Criterion
 from tests.conftest import CRITERION, DOWN, EVERY_WAY, Bench, Graph
 from tests.integration_tests.alignment_model import (
     JUDGE,
@@ -193,17 +193,6 @@ async def test_verdict_changed_only_by_new_episodes_is_reported_as_such(bench: B
     assert replay["turned_by_episodes"] == [turned.example_id]
     assert (replay["agreed_before"], replay["agree_after"]) == (7, 6)
     assert sources(await bench.guidelines()) == {HARMLESS: 1}
-
-
-async def test_values_of_an_earlier_scale_are_not_replayed(bench: Bench) -> None:
-    """Labels of the old scale cannot be compared."""
-    scales: list[Any] = [Numeric(minimum=0, maximum=10), Boolean()]
-    old, new = (Criterion(name="grade", instructions="How good?", scale=item) for item in scales)
-    await seed(bench, 3, criterion=old, value=7.5)
-    bench.server.responder = verbatim_model(judge=lambda _: False)
-    report = await align(bench, [comment_record(101, HARMLESS, value=False)], guarded(bench, new))
-    assert report["replay"]["cases"] == 1
-    assert len(report["guidelines"]["added"]) == 1
 
 
 async def test_two_bad_guidelines_among_many_good_ones_are_found(bench: Bench) -> None:

@@ -73,26 +73,27 @@ async def test_without_a_checkpointer_it_warns(bench: Bench) -> None:
     assert result["judgment"]["thread_id"] is None
 
 
-@EVERY_WAY
 async def test_streams_have_each_node_and_the_models_tokens(bench: Bench) -> None:
-    graph = bench.review_graph()
-    modes: Any = {"stream_mode": ["updates", "messages"]}
-
-    async def parts(graph_input: Any) -> tuple[list[str], str, set[str]]:
-        streamed = await bench.stream(graph, graph_input, **modes)
-        nodes = [next(iter(part)) for mode, part in streamed if mode == "updates"]
+    graph, modes = bench.review_graph(), ["updates", "messages"]
+    for graph_input, expected, node, said in (
+        (
+            CASE,
+            ["retrieve_episodes", "assemble_guidelines", "judge", "__interrupt__"],
+            "judge",
+            "nothing to say against it",
+        ),
+        (
+            Command(resume=COLD),
+            ["collect_feedback", "distill_feedback", "commit_memory"],
+            "distill_feedback",
+            COLD["rationale"],
+        ),
+    ):
+        streamed = await bench.stream(graph, graph_input, stream_mode=modes)
+        assert [next(iter(part)) for mode, part in streamed if mode == "updates"] == expected
         messages = [part for mode, part in streamed if mode == "messages"]
-        text = "".join(str(message.content) for message, _ in messages)
-        return nodes, text, {data["langgraph_node"] for _, data in messages}
-
-    nodes, text, of = await parts(CASE)
-    assert nodes == ["retrieve_episodes", "assemble_guidelines", "judge", "__interrupt__"]
-    assert of == {"judge"}
-    assert "nothing to say against it" in text
-    nodes, text, of = await parts(Command(resume=COLD))
-    assert nodes == ["collect_feedback", "distill_feedback", "commit_memory"]
-    assert of == {"distill_feedback"}
-    assert str(COLD["rationale"]) in text
+        assert {data["langgraph_node"] for _, data in messages} == {node}
+        assert said in "".join(str(message.content) for message, _ in messages)
 
 
 class Parent(TypedDict, total=False):

@@ -146,6 +146,7 @@ def test_guard_evaluation_and_prompts_use_the_median() -> None:
     episodes = [expert_feedback(value, f"expert {value}", minute=value) for value in (2, 3, 9)]
     feedback = [Feedback(**episode.model_dump(include=GIVEN)) for episode in episodes]
     assert [case.expected for case in replay_cases_from(episodes, SHARE)] == [3]
+    assert replay_cases_from(episodes, KINDS) == []  # values of an earlier scale
     assert [case.expected for case in labelled_cases(feedback, criterion)] == [3]
     [shot] = few_shot_examples(episodes, criterion)
     assert shot["score"] == 3

@@ -409,21 +409,20 @@ def described(example: Example = EXAMPLE, **shown: Any) -> str:
     return str(action["description"])
 
 
-def test_description_has_no_empty_sections() -> None:
+def test_description_has_no_empty_sections_and_is_bounded() -> None:
     text = described()
     assert text.startswith("## grade\n\nHow good?\n\n### Inputs\n\n```\nWhy?\n```\n\n### Outputs")
     assert "### The judge says: Good\n\nIt 'answers'." in text
     assert "### Note\n\n- The case \\[was] cut." in text
     for heading in ("Reference outputs", "Guidelines", "Earlier cases"):
         assert heading not in text
-
-
-def test_guidelines_are_shown_with_their_measurement() -> None:
     now = datetime.now(UTC)
     plain = Guideline(id="1", text="Be brief.", position=1, created_at=now, updated_at=now)
     measured = plain.model_copy(update={"text": "Say why.", "worth": Worth(auc=5 / 6, cases=12)})
-    text = described(guidelines=[plain, measured])
+    text = described(Example(inputs="x", outputs="y" * 10_000), guidelines=[plain, measured])
     assert "- Be brief.\n- Say why. (tells good from bad 83 % of the time, on 12 cases)" in text
+    assert "[... 6,000 more characters]" in text
+    assert len(text) < 5_000
 
 
 @pytest.mark.parametrize("ticks", [0, 2, 3, 7])
@@ -445,12 +444,6 @@ def test_text_cannot_end_its_code_block(ticks: int) -> None:
 def test_text_adds_no_markup(text: str) -> None:
     displayed = MarkdownIt("commonmark").render(escape(text))
     assert re.findall("<(?!/?(?:p|ul|ol|li|blockquote)>)", displayed) == []
-
-
-def test_long_text_is_cut_in_the_description() -> None:
-    text = described(Example(inputs="x", outputs="y" * 10_000))
-    assert "[... 6,000 more characters]" in text
-    assert len(text) < 5_000
 
 
 def test_each_episode_is_one_line_without_images_or_links() -> None:
