@@ -43,8 +43,9 @@ async def test_run_of_messages_is_judged_reviewed_learned_and_retrieved(bench: B
     assert REASON in requests
     # Exported, it is imported unchanged.
     moved = JudgeMemory(InMemoryStore(), CRITERION, embeddings=bench.server.embedder())
-    moved.import_jsonl(bench.memory().export_jsonl().splitlines())
-    assert moved.episodes() == [episode]
+    exported = await bench.call(bench.memory(), "export_jsonl")
+    await bench.call(moved, "import_jsonl", exported.splitlines())
+    assert await bench.call(moved, "episodes") == [episode]
 
 
 async def test_every_entry_point_accepts_runs(bench: Bench, tmp_path: Path) -> None:

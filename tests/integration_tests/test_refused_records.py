@@ -11,7 +11,7 @@ from langchain_core.messages import HumanMessage
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph.evidence import verdicts
 from memalign_graph.io import ASYNC
-from tests.conftest import CASE, DOWN, Bench, Graph, distillings
+from tests.conftest import CASE, DOWN, Bench, Graph, distillings, operations
 from tests.integration_tests.alignment_model import COMPARE, Model
 from tests.integration_tests.alignment_support import (
     align,
@@ -124,6 +124,23 @@ async def test_alignment_of_only_refused_records_ends(bench: Bench, reply: Any, 
     bench.server.responder = Model()
     await align(bench, [], alignment(bench, model=bench.server.chat_model(temperature=0.5)))
     assert waiting(await bench.episodes()) == []
+
+
+async def test_guideline_without_a_new_wording_stays(bench: Bench) -> None:
+    first, second = await bench.remember(record(2), record(3, author="bob"))
+    bench.teach("It names the order.", first, second)
+    [before] = await bench.guidelines()
+    bench.memory().forget(author="ann")
+    bench.server.responder = lambda _: operations()
+    calls = []
+    for night in range(4):
+        count = len(bench.server.chats)
+        report = await align(bench, [], on=str(night))
+        calls.append(sum("case 3" in chat.text for chat in bench.server.chats[count:]))
+    assert [number > 0 for number in calls] == [True, True, True, False]
+    assert "1 pending guideline(s) could not be distilled in 3 attempts" in report["warnings"][0]
+    [after] = await bench.guidelines()
+    assert (after.text, after.status) == (before.text, "pending")
 
 
 @pytest.mark.parametrize("count", [1, 12])
