@@ -114,9 +114,10 @@ def describe_validation_error(error: "ValidationError") -> str:
     if first["type"] in _MESSAGE_BY_TYPE:
         context = first.get("ctx", {})
         message = _MESSAGE_BY_TYPE[first["type"]].format(input=shown_input, **context)
-    field, name = ".".join(map(str, first["loc"])), str(last)
-    is_named = message.startswith(name)  # as in `inputs[0] holds ...`
-    sentence = field.removesuffix(name) + message if is_named else f"{field}: {message}"
+    field = ".".join(map(str, first["loc"]))
+    # As in `inputs[0] holds ...`.
+    is_named = isinstance(last, str) and re.match(rf"{re.escape(last)}\b", message)
+    sentence = field.removesuffix(str(last)) + message if is_named else f"{field}: {message}"
     sentence = excerpt(sentence, 1_000)
     return f"{sentence} (and {len(more)} more)" if more else sentence
 
