@@ -1,8 +1,7 @@
 """Helpers for tests of panels: criteria, panels and judge answers."""
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from typing_extensions import TypedDict
 
@@ -42,12 +41,10 @@ class Parent(TypedDict, total=False):
 
     inputs: Any
     outputs: Any
-    cases: list[dict[str, Any]]
     judgments: dict[str, Any]
     errors: dict[str, Any]
     feedback: dict[str, Any] | None
     learned: dict[str, Any]
-    results: Annotated[list[Any], operator.add]
 
 
 def panel(bench: Bench, criteria: Sequence[Criterion] = tuple(THREE), **options: Any) -> Graph:
@@ -107,9 +104,7 @@ async def store_feedback(
 async def learned_texts(
     bench: Bench, criteria: Sequence[Criterion], **options: Any
 ) -> dict[str, list[str]]:
-    guidelines_by_name = {
-        criterion.name: await bench.guidelines(criterion=criterion, **options)
-        for criterion in criteria
+    return {
+        each.name: [rule.text for rule in await bench.guidelines(criterion=each, **options)]
+        for each in criteria
     }
-    by_name = guidelines_by_name.items()
-    return {name: [guideline.text for guideline in values] for name, values in by_name}
