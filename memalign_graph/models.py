@@ -134,7 +134,10 @@ class _BatchedEmbeddings(Embeddings):
             return self.shared.embed_documents(texts)
         batch, index = self._join(SYNC, texts[0])
         if index == 0:
-            run_sync(self._request(SYNC, batch))
+            try:
+                run_sync(self._request(SYNC, batch))
+            finally:
+                self._finish(SYNC, batch)
         vectors = batch.vectors_of(index)
         return self.shared.embed_documents(texts) if vectors is None else vectors
 
@@ -144,6 +147,7 @@ class _BatchedEmbeddings(Embeddings):
         batch, index = self._join(ASYNC, texts[0])
         if batch.task is None:  # not a part of the first caller, which may be cancelled
             batch.task = asyncio.ensure_future(self._request(ASYNC, batch))
+            batch.task.add_done_callback(lambda _: self._finish(ASYNC, batch))
         await asyncio.wait([batch.task])
         vectors = batch.vectors_of(index)
         if vectors is None:
@@ -174,18 +178,20 @@ class _BatchedEmbeddings(Embeddings):
             self._close(io, batch)
             batch.answer.set_result(await io.embed(self.shared, batch.texts))
         except BaseException as error:
-            self._close(io, batch)
             batch.answer.set_exception(error)
             if not isinstance(error, Exception):
                 raise
-        finally:
-            with self._lock:
-                self._unanswered -= 1
 
     def _close(self, io: IO, batch: _Batch) -> None:
         with self._lock:
             if self._open.get(io) is batch:
                 del self._open[io]
+
+    def _finish(self, io: IO, batch: _Batch) -> None:
+        self._close(io, batch)
+        with self._lock:
+            self._unanswered -= 1
+        batch.answer.cancel()  # if its task was cancelled before it began
 
 
 class Embedder:

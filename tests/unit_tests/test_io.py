@@ -27,8 +27,7 @@ from memalign_graph import io as io_module
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.models import embed_texts, resolve_embeddings
 from memalign_graph.replies import StructuredModel
-from memalign_graph.tracing import MeteredIO, Usage
-from tests.loopback import LoopbackServer, Raw, answer, error, truncated
+from tests.loopback import LoopbackServer, Raw, error, truncated
 from tests.unit_tests.support import Barrier, Drive, blocking, say
 
 pytestmark = pytest.mark.every_way
@@ -324,29 +323,3 @@ def test_unusual_answer_of_a_server_is_read(
     reply = drive(lambda io: say(io, server))
     assert (reply.answer, reply.model, reply.is_refusal) == wanted
     assert reply.text == message["content"] or reply.text == "{'code': 3}"
-
-
-def test_successful_calls_are_counted(drive: Drive, server: LoopbackServer) -> None:
-    server.script(
-        answer({"value": True}, prompt_tokens=11, completion_tokens=3),
-        answer("Well.", prompt_tokens=20, completion_tokens=5),
-        error(500, retry_after=0),
-    )
-    meters: list[MeteredIO] = []
-
-    async def each(io: IO) -> None:
-        meters.append(metered := MeteredIO(io))
-        await say(metered, server)
-        meters.append(inner := MeteredIO(metered))
-        await say(inner, server)
-        assert await embed(inner, sync_numbers, "ab") == [[1.0], [1.0]]
-        with pytest.raises(EmbeddingError):
-            await embed(metered, broken)
-        await say(metered, server)
-
-    with pytest.raises(ChatModelError):
-        drive(each)
-    outer, inner = (meter.usage for meter in meters)
-    embedded = Usage(embedding_calls=1, texts_embedded=2)
-    assert inner == Usage(chat_calls=1, input_tokens=20, output_tokens=5) + embedded
-    assert outer == inner + Usage(chat_calls=1, input_tokens=11, output_tokens=3)

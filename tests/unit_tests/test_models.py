@@ -4,7 +4,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -334,6 +334,13 @@ async def test_cancelled_shared_request_releases_all_waiters() -> None:
     futures = [asyncio.ensure_future(embeddings.aembed_documents([text])) for text in "ab"]
     done, _ = await asyncio.wait(futures, timeout=10)
     assert [future.cancelled() for future in done] == [True, True]
+    unbegun: Any = Embedder(numbers).embeddings
+    caller = asyncio.ensure_future(unbegun.aembed_documents(["a"]))
+    await asyncio.sleep(0)
+    unbegun._open[ASYNC].task.cancel()
+    await asyncio.wait([caller], timeout=10)
+    assert isinstance(caller.exception(), CancelledError)
+    assert await unbegun.aembed_documents(["a"]) == numbers(["a"])
 
 
 async def test_one_caller_goes_on_before_the_next_has_its_answer() -> None:
