@@ -93,6 +93,7 @@ async def test_invalid_answer_is_requested_twice(bench: Bench, reply: Any, probl
     ids=["500", "429", "401", "404", "shut-down", "too-long", "disconnect", "half", "html", "hang"],
 )
 async def test_failing_model_raises_one_sentence(bench: Bench, fault: Any, hint: str) -> None:
+    await bench.remember({**OTHER, **COLD})  # only a refused prompt is sent again without it
     bench.server.script(fault, fault)
     hangs = fault == hang(30)
     limits: Any = {"timeout": 0.2, "max_retries": 0} if hangs else {"max_retries": 1}
