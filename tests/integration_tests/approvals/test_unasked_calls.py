@@ -182,7 +182,7 @@ async def test_decisions_on_calls_with_one_id_all_count(
     graph = agent(bench, Shop(), interrupt_mode=mode)
     for name, decision in zip(threads, (APPROVE, REJECT), strict=True):
         agent(bench, Shop(), Calls(*CALL.calls, call_id="x"), "Done.")  # adds replies
-        asked = await bench.invoke(graph, ask(f"Refund 20 for A7, {decision['type']}."), name)
+        asked = await bench.invoke(graph, ask(), name)
         await bench.resume(graph, answers(asked, decision), name)
     assert {value for _, value, _ in await learned(bench)} == {True, False}
     assert len(distillings(bench.server)) == 1
