@@ -63,9 +63,11 @@ def test_agreement_is_not_distilled(memory: JudgeMemory) -> None:
 
 
 def test_value_alone_completes_a_comment_without_one(memory: JudgeMemory) -> None:
-    memory.remember(comment("one", "Too cold.", author="ann"))
+    first = memory.remember(comment("one", "Too cold.", author="ann"))
+    learn(memory, op("add", first, text="Be warm."))
     episode = memory.remember(comment("one", None, value=False, author="ann"))
-    assert (episode.rationale, episode.value) == ("Too cold.", False)
+    assert (episode.rationale, episode.value, episode.status) == ("Too cold.", False, "distilled")
+    assert [guideline.episode_ids for guideline in memory.guidelines()] == [[episode.id]]
 
 
 def test_same_feedback_in_another_thread_adds_the_thread(memory: JudgeMemory) -> None:
