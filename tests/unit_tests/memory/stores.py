@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
-from langgraph.store.base import BaseStore, Op, PutOp, Result
+from langgraph.store.base import BaseStore, GetOp, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
@@ -97,6 +97,10 @@ def interleave(
 def commits(asked: Any) -> bool:
     ops = asked if isinstance(asked, Sequence) else ()
     return any(isinstance(op, PutOp) and op.namespace[-1] == "facts" for op in ops)
+
+
+def reads_head(asked: Any) -> bool:
+    return isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
 
 
 def asks(asked: Asked) -> bool:

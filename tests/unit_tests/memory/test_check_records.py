@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from langgraph.store.base import GetOp
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import InvalidInputError, JudgeMemory
@@ -16,7 +15,7 @@ from memalign_graph.memory import learning
 from memalign_graph.types import Check
 from tests.builders import make_judgment
 from tests.unit_tests.memory.driver import memories
-from tests.unit_tests.memory.stores import Opener, in_memory, interleave
+from tests.unit_tests.memory.stores import Opener, in_memory, interleave, reads_head
 from tests.unit_tests.memory.support import (
     CRITERION,
     comment,
@@ -78,16 +77,12 @@ def test_check_question_is_stored_after_the_author_was_purged(memory: JudgeMemor
     assert questions(memory) == {SORRY: ASKS}
 
 
-def looks(asked: Any) -> bool:
-    return isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
-
-
 def test_concurrently_stored_check_question_is_kept() -> None:
     here, there = memories(in_memory(), 2)
     episode, two = here.remember([comment("one"), comment("two")])
     learn_from(here, op("add", episode, text=SORRY))
     teaching = lesson(here, op("add", two, text=SORRY))
-    interleave(teaching, looks, lambda: ask(there, {SORRY: ASKS}), after=True)
+    interleave(teaching, reads_head, lambda: ask(there, {SORRY: ASKS}), after=True)
     [guideline] = there.guidelines()
     assert (guideline.question, guideline.episode_ids) == (ASKS, [episode.id, two.id])
     there.forget(where=lambda _: True)
@@ -102,7 +97,7 @@ def test_concurrently_stored_check_question_is_kept() -> None:
 
     asked = {"By hand.": "Is it so?", "Removed.": "Is it gone?"}
     noting = partial(learning.record_questions, access=here.access, questions=asked)
-    interleave(noting, looks, change, after=True)
+    interleave(noting, reads_head, change, after=True)
     assert questions(here) == questions(there) == {"By hand, again.": None}
 
 

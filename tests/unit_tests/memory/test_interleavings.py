@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.store.base import GetOp
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import InvalidInputError, JudgeMemory
@@ -41,6 +40,7 @@ from tests.unit_tests.memory.stores import (
     commits,
     in_memory,
     interleave,
+    reads_head,
 )
 from tests.unit_tests.memory.support import QUERY, comment, lesson, op
 from tests.unit_tests.memory.test_purge import check_clean
@@ -231,12 +231,11 @@ def test_newer_of_two_concurrent_pieces_of_feedback_counts() -> None:
     older, newer = comment("one", "Older."), comment("one", "Newer.")
     looks = count(1)
 
-    def looks_last(asked: Any) -> bool:
-        is_head = isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
-        return is_head and next(looks) == 2
+    def reads_it_again(asked: Any) -> bool:
+        return reads_head(asked) and next(looks) == 2
 
     write = partial(feedback.remember, access=here.access, feedback=[older])
-    interleave(write, looks_last, partial(there.remember, newer), after=True)
+    interleave(write, reads_it_again, partial(there.remember, newer), after=True)
     assert [commit.reason for commit in here.history()] == ["remember"] * 3
     for memory in (here, there):
         assert [episode.rationale for episode in memory.episodes()] == ["Newer."]
