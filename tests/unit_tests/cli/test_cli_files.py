@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from memalign_graph import Boolean, Categorical, Criterion, InvalidInputError, Numeric, Pairwise
 from memalign_graph.cli import main
+from memalign_graph.cli.app import app
 from memalign_graph.cli.files import load_criterion
 from memalign_graph.cli.memory import find_id
 from memalign_graph.cli.records import example_of, read_records
@@ -219,14 +221,15 @@ def test_characters_outside_the_terminals_encoding(monkeypatch: pytest.MonkeyPat
     assert json.loads(rest) == {"a": "Zoë"}
 
 
-COMMANDS = ("align judge evaluate review", "memory list show history rollback export import forget")
-
-
 def test_every_command_and_option_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    top, inner = (line.split() for line in COMMANDS)
-    for command in [[], *([name] for name in top), *(["memory", name] for name in inner[1:])]:
-        assert main([*command, "--help"]) == 0
-        assert " ".join(["Usage: memalign", *command]) in capsys.readouterr().out
+    group: Any = typer.main.get_command(app)
+    inner = group.commands["memory"].commands
+    commands = {**group.commands, **{f"memory {name}": each for name, each in inner.items()}}
+    for name, command in commands.items():
+        assert main([*name.split(), "--help"]) == 0
+        assert f"Usage: memalign {name}" in capsys.readouterr().out
+        options = [each for each in command.params if each.param_type_name == "option"]
+        assert [option.name for option in options if not option.help] == []
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("memalign-graph 0.")
 
