@@ -50,6 +50,14 @@ async def test_leased_case_is_not_offered(office: Office, monkeypatch: pytest.Mo
     await office.judged(*(f"Answer {number}." for number in range(4)))
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)
+    read = queue.leases.all
+
+    async def slowly() -> Any:
+        leases = await read()
+        await asyncio.sleep(0.01)
+        return leases
+
+    monkeypatch.setattr(queue.leases, "all", slowly)
     await asyncio.gather(*(expert.get("/review/next") for expert in (ann, bob)))
     first = ann.here
     assert bob.here != first
