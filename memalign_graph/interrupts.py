@@ -161,16 +161,12 @@ def _judgment_ids(*parts: Any) -> list[Any]:
     return [part[JUDGMENT_ID] for part in fields if part.get(JUDGMENT_ID) is not None]
 
 
-def parse_reply(reply: Any, shapes: str) -> Reply:
-    replies = parse_replies(reply, shapes)
-    if len(replies) == 1:
-        return replies[0]
-    raise ValueError(f"the reply has {len(replies)} decisions: send one.")
-
-
 def parse_answer(reply: Any, shapes: str, pending_id: str | None) -> Reply:
-    """Parse a reply to a judgment, without its id; a `ValueError` if it names another one."""
-    parsed = parse_reply(reply, shapes)
+    """Parse one reply, without its judgment's id; a `ValueError` if it names another judgment."""
+    replies = parse_replies(reply, shapes)
+    if len(replies) != 1:
+        raise ValueError(f"the reply has {len(replies)} decisions: send one.")
+    [parsed] = replies
     if others := [named for named in parsed.judgment_ids if named != pending_id]:
         raise ValueError(
             f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, but the pending one is "
@@ -438,7 +434,7 @@ def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> For
 
 
 def _read_answer(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[str, Any]:
-    parsed = parse_reply(reply, _CLARIFY_SHAPES)
+    parsed = parse_answer(reply, _CLARIFY_SHAPES, None)
     if parsed.kind == "approve" and not parsed.content:
         return {}
     answer = _read_feedback(parsed, criterion, {"rationale": ""}, _CLARIFY_SHAPES) or {}
