@@ -126,10 +126,6 @@ async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) 
         if number == start:
             continue
         fact = facts[number - 1]
-        retired = [
-            RetiredGuideline(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
-            for gone in fact.retired
-        ]
         commit = Commit(
             id=fact.id,
             at=utc(fact.clock_us or fact.at_us),
@@ -137,7 +133,10 @@ async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) 
             reason=fact.reason,
             episodes=_count_changes(before, now),
             guidelines=_count_changes(guidelines_before, guidelines),
-            retired=retired,
+            retired=[
+                RetiredGuideline(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
+                for gone in fact.retired
+            ],
             version=state.version,
         )
         commits.append(commit)

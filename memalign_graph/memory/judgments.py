@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any, Literal, TypeVar
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, PutOp, SearchOp
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from memalign_graph.errors import InvalidInputError, MemAlignError, describe_validation_error
 from memalign_graph.io import IO
@@ -33,8 +33,6 @@ M = TypeVar("M", bound=BaseModel)
 
 KEEP_REVIEWS = timedelta(days=90)
 """How long entries of the review log are kept."""
-
-_DATE: TypeAdapter[datetime] = TypeAdapter(UtcDatetime)
 
 _FOR_EVER = timedelta(days=36_500)
 
@@ -280,8 +278,8 @@ async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
 
 def _is_expired(item: Mapping[str, Any]) -> bool:
     try:
-        return _DATE.validate_python(item.get("kept_until")) <= utc_now()
-    except ValidationError:
+        return datetime.fromisoformat(item["kept_until"]) <= utc_now()
+    except (KeyError, TypeError, ValueError):
         logger.warning("A kept judgment has no readable `kept_until` and is deleted.")
         return True
 

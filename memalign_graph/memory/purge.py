@@ -97,11 +97,6 @@ class Selection:
             )
         if self.where is not None and not callable(self.where):
             raise InvalidInputError("where: expected a function that takes an Episode.")
-        if self.author is not None and (not isinstance(self.author, str) or not self.author):
-            raise InvalidInputError(
-                "author: expected one expert's name. For several, or for anonymous feedback, use "
-                "`where`, such as where=lambda episode: episode.author is None."
-            )
 
     def unknown(self, episodes: Collection[Episode]) -> list[str]:
         """Return the chosen ids that none of some episodes has."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,6 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
 from memalign_graph import Criterion
-from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.learning import commit_lesson
 from tests.conftest import EVERY_WAY, Bench
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import (
@@ -27,7 +25,6 @@ from tests.unit_tests.memory.purging import (
     threads_in,
     untold,
 )
-from tests.unit_tests.memory.support import op
 
 CASE = {"inputs": "My order zqxin-7 never came.", "outputs": "Then zqxout is to blame."}
 SIMILAR = {"inputs": "My order never came at all.", "outputs": "Then nobody is to blame."}
@@ -37,9 +34,8 @@ RULE = {"operations": [{"text": "Never be as cold as zqxwhy.", "action": "add"}]
 
 
 async def purge(bench: Bench, *, saver: Any = None) -> Any:
-    forget = bench.memory().aforget if bench.awaits else bench.memory().forget
-    done: Any = forget(author="zqxann", purge=True, checkpointer=saver or bench.saver)
-    return await done if bench.awaits else done
+    options: Any = {"author": "zqxann", "purge": True, "checkpointer": saver or bench.saver}
+    return await bench.call(bench.memory(), "forget", **options)
 
 
 def judged_without(_: ChatRequest) -> Any:
@@ -143,17 +139,6 @@ async def test_thread_with_the_feedback_only_in_a_pending_write_is_deleted(bench
     assert threads_in(bench.saver) == {"other"}
 
 
-async def test_thread_that_used_a_lesson_from_the_feedback_is_deleted(bench: Bench) -> None:
-    bench.server.responder = judged_without
-    [episode, other] = await bench.remember({**CASE, **REPLY}, {**SIMILAR, "rationale": "Else."})
-    read = {value.id: value.word for value in (episode, other)}
-    lesson = [op("add", other, text="Mind zqxwhy.")]
-    run_sync(commit_lesson(SYNC, bench.memory().access, lesson, read))
-    await bench.invoke(bench.judge_graph(use_episodes=False), CLEAN, "guided")
-    forgotten = await purge(bench)
-    assert forgotten.purged.thread_ids == ["guided"]
-
-
 class Unlisted(InMemorySaver):
     """A checkpointer that does not list its threads."""
 
@@ -176,46 +161,10 @@ async def test_unreadable_threads_are_reported(bench: Bench) -> None:
     assert {*saver.storage} == {"unknown"}
 
 
-CANARIES = {"ann": "zqxann", "bob": "zqxbob", "cid": "zqxcid"}
-
-
-async def test_purge_redacts_quoted_comments_and_loses_nothing_else(bench: Bench) -> None:
-    """Each judgment quotes the cases of its prompt."""
-
-    def quoting(chat: Any) -> Any:
-        if chat.schema_name == "judgment":
-            quoted = [canary for canary in CANARIES.values() if canary in chat.text]
-            return {"rationale": f"As said: {' '.join(quoted)}", "value": True}
-        return bench.server.judge(chat)
-
-    bench.server.responder = quoting
-    graph = bench.review_graph(decide="verdict")
-    for number, (author, canary) in enumerate(CANARIES.items()):
-        case = {"inputs": f"Question {number}?", "outputs": "Yes."}
-        reply = {"value": False, "rationale": f"Too cold: {canary}.", "author": author}
-        await bench.review(graph, reply, case, f"t{number}")
-    options: Any = {"k": 0, "decide": "verdict", "use_guidelines": False}
-    open_judge = bench.judge_graph(keep_judgments=timedelta(days=1), **options)
-    case = {"inputs": "Something else?", "outputs": "Yes."}
-    apart = await bench.invoke(open_judge, case, "apart")
-    for author, canary in CANARIES.items():
-        authors = [episode.author for episode in await bench.episodes() if episode.author != author]
-        bench.memory().forget(author=author, purge=True, checkpointer=bench.saver)
-        stored = str([item.dict() for item in bench.store.search((), limit=10_000)])
-        assert canary not in stored
-        assert [episode.author for episode in await bench.episodes()] == authors
-        assert all(other in stored for name, other in CANARIES.items() if name in authors)
-    stored = str([item.dict() for item in bench.store.search((), limit=10_000)])
-    assert apart["judgment"]["id"] in stored
-
-
 def cached_texts() -> set[str]:
     """All texts in the keys of this package's `lru_cache`s."""
-    parts: list[Any] = [
-        part
-        for part in gc.get_objects()
-        if type(part) is type(lru_cache(str)) and part.__module__.startswith("memalign_graph.")
-    ]
+    caches = [part for part in gc.get_objects() if type(part) is type(lru_cache(str))]
+    parts: list[Any] = [part for part in caches if part.__module__.startswith("memalign_graph.")]
     texts: set[str] = set()
     while parts:
         for part in gc.get_referents(parts.pop()):
@@ -227,10 +176,10 @@ def cached_texts() -> set[str]:
 
 
 async def test_purged_guideline_is_in_no_cache_of_the_process(bench: Bench) -> None:
-    reply = {"value": False, "rationale": "Too cold: zqxcache.", "author": "ann"}
+    reply = {"value": False, "rationale": "Too cold: zqxcache.", "author": "zqxann"}
     graph = bench.review_graph()
     await bench.review(graph, reply, {"inputs": "One?", "outputs": "Yes."}, "t1")
     assert any("zqxcache" in guideline.text for guideline in await bench.guidelines())
     await bench.review(graph, {"value": True}, {"inputs": "Two?", "outputs": "Yes."}, "t2")
-    bench.memory().forget(author="ann", purge=True, checkpointer=bench.saver)
+    await purge(bench)
     assert not [text for text in cached_texts() if "zqxcache" in text]

@@ -2,7 +2,7 @@
 
 import inspect
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, cast
 
@@ -36,7 +36,6 @@ from memalign_graph.integrations import (
     few_shot_examples,
 )
 from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench
-from tests.integration_tests.integrations.offline import noting_langsmith
 from tests.loopback import LoopbackServer, Rule, error
 
 pytestmark = pytest.mark.filterwarnings(
@@ -56,16 +55,8 @@ TARGETS = {"AsyncTarget"}
 """What `aevaluate` uploads by itself, also where it is told not to: the runs of its target."""
 
 
-@pytest.fixture(scope="module")
-def langsmith_server() -> Iterator[tuple[str, list[str]]]:
-    with noting_langsmith() as served:
-        yield served
-
-
 @pytest.fixture
-def client(
-    langsmith_server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[langsmith.Client]:
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[langsmith.Client]:
     """A client without a key; checks that no judge run is sent."""
     for name in ("API_KEY", "TRACING", "TRACING_V2", "PROJECT", "WORKSPACE_ID", "ENDPOINT"):
         for prefix in ("LANGSMITH_", "LANGCHAIN_"):
@@ -73,14 +64,20 @@ def client(
     # LangSmith caches environment variables; its types do not show the cache.
     forget: Callable[[], None] = cast(Any, langsmith.utils.get_env_var).cache_clear
     forget()
-    address, names = langsmith_server
-    names.clear()
-    made = langsmith.Client(api_url=address)
+    sent: list[Any] = []
+
+    def note(runs: Sequence[Any]) -> Sequence[Any]:
+        sent.extend(runs)
+        return runs
+
+    made = langsmith.Client(
+        api_url="http://127.0.0.1:9", process_buffered_run_ops=note, run_ops_buffer_size=1
+    )
     yield made
     wait_for_all_tracers()
     made.flush()
     made.close()
-    assert set(names) <= TARGETS
+    assert {run["name"] for run in sent if "name" in run} <= TARGETS
     forget()
 
 

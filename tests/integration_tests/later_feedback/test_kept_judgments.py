@@ -8,10 +8,11 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph import create_judge_graph
+from memalign_graph import Example, create_judge_graph
 from memalign_graph.memory import judgments
 from memalign_graph.memory import purge as purge_module
 from memalign_graph.memory.purge import Forgotten, Selection
+from tests.builders import keep_reviewed
 from tests.conftest import CASE, CRITERION, EVERY_WAY, OTHER, POSTGRES_WAYS, Bench, thread
 from tests.integration_tests.later_feedback.support import (
     DAY,
@@ -113,35 +114,30 @@ async def test_kept_judgments_of_later_versions_stay(bench: Bench) -> None:
     assert len(done.episode_ids) == 1
 
 
-async def test_removal_reads_bounded_numbers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removal_reads_bounded_numbers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judgments, "_SWEEP_ITEMS", 5)
-    options: Any = {"keep_judgments": timedelta(days=1), "decide": "verdict"}
-    graph = bench.judge_graph(**options)
-    memory = bench.memory()
-    namespace = memory.access.layout.of("judgments")
-    for number in range(12):
-        await bench.invoke(graph, {"inputs": f"q{number}", "outputs": "a"}, f"t{number}")
-    items = bench.store.search(namespace, limit=100)
-    for item in items[:9]:
-        value = {**item.value, "kept_until": "2020-01-01T00:00:00Z"}
-        bench.store.put(namespace, item.key, value, index=False)
-    collected: list[int] = []
+    access = bench.memory().access
+    ids = [
+        keep_reviewed(access, Example(inputs=f"q{n}", outputs="a"), days=1).id for n in range(12)
+    ]
+    for expired in ids[6:]:  # a page of others comes first
+        age(bench, expired)
+    sizes: list[int] = []
     batch = InMemoryStore.batch
 
-    def counted(self: InMemoryStore, ops: Any) -> Any:
-        results = batch(self, ops)
-        lists = [result for result in results if isinstance(result, list)]
-        collected.extend(len(result) for result in lists if len(result) > 1)
+    def counted(store: InMemoryStore, ops: Any) -> Any:
+        results = batch(store, ops)
+        sizes.extend(len(result) for result in results if isinstance(result, list))
         return results
 
     monkeypatch.setattr(InMemoryStore, "batch", counted)
     for number in range(6):
-        memory.access.view.swept_at = judgments.utc_now() - timedelta(days=1)
-        await bench.invoke(graph, {"inputs": f"r{number}", "outputs": "a"}, f"r{number}")
-    assert max(collected) <= 5
-    remaining = bench.store.search(namespace, limit=100)
-    assert not {item.key for item in items[:9]} & {item.key for item in remaining}
-    assert {item.key for item in items[9:]} <= {item.key for item in remaining}
+        access.view.swept_at = judgments.utc_now() - DAY
+        keep_reviewed(access, Example(inputs=f"r{number}", outputs="a"), days=1)
+    assert max(sizes) <= 5
+    remaining = judgments_in_store(bench)
+    assert len(remaining) == 6 + 6
+    assert {*ids[:6]} <= {*remaining}
 
 
 MARK = "zqx"
@@ -216,23 +212,6 @@ async def test_judgment_that_used_only_the_purged_guideline_is_removed(bench: Be
     purge(bench)
     assert judgments_in_store(bench) == [by_neither["id"]]
     assert traces(bench) == []
-
-
-@pytest.mark.usefixtures("quoting")
-async def test_forgetting_keeps_judgments_for_new_feedback_or_a_later_purge(bench: Bench) -> None:
-    judgment = await judge_and_give_feedback(bench)
-    await judge(bench, OTHER)
-    [episode] = await bench.episodes()
-    assert len(bench.memory().forget([episode.id]).guidelines_removed) == 1
-    assert await bench.episodes() == []
-    assert len(waiting_judgments(bench)) == 2
-    result = await give_feedback(bench, judgment["id"], WORD, on="again")
-    assert result["learned"]["guidelines"]
-    assert len(await bench.episodes()) == len(await bench.guidelines()) == 1
-    bench.memory().forget([episode.id])
-    bench.memory().forget([episode.id], purge=True, checkpointer=bench.saver)
-    assert traces(bench) == []
-    assert judgments_in_store(bench) == []
 
 
 async def test_purge_affects_only_its_memory_and_author(bench: Bench) -> None:

@@ -115,11 +115,8 @@ def test_labels_of_a_table_get_their_type() -> None:
     for variant in (table, table.convert_dtypes()):
         feedback: Any = variant.to_dict("records")
         imported = feedback_from_langsmith(runs, feedback, criterion=CRITERION, sources=None)
-        assert [(item.value, item.rationale) for item in imported.feedback] == [
-            (True, None),
-            (False, "Cold."),
-            (None, "Words."),
-        ]
+        labels = [(item.value, item.rationale) for item in imported.feedback]
+        assert labels == [(True, None), (False, "Cold."), (None, "Words.")]
         assert imported.feedback[0].given_at == NOW
         assert list(imported.passed_over) == ["it is a preference between runs, not a value of one"]
     with pytest.raises(InvalidInputError, match=r'feedback: give a list .*to_dict\("records"\)'):
@@ -197,35 +194,33 @@ def test_feedback_in_an_export_counts_once() -> None:
 
 
 def test_two_users_with_one_name_are_two_experts() -> None:
-    app = run()
-    ids = [uuid.uuid4(), uuid.uuid4()]
+    app, (first, second) = run(), (uuid.uuid4(), uuid.uuid4())
     feedback = [
-        langsmith_feedback(
-            app,
-            feedback_source=FeedbackSourceBase(type="app", user_name="John Smith", user_id=user_id),
-            **fields,
-        )
+        langsmith_feedback(app, feedback_source=user_named_john(user_id), **fields)
         for user_id, fields in (
-            (ids[0], {"score": 0, "comment": "Cold."}),
-            (ids[1], {"score": 1}),
-            (ids[1], {"key": "note", "comment": "Short."}),
+            (first, {"score": 0, "comment": "Cold."}),
+            (second, {"score": 1}),
+            (second, {"key": "note", "comment": "Short."}),
         )
     ]
-    feedback = [*feedback, langsmith_feedback(app, score=1)]
-    imported = feedback_from_langsmith([app], feedback, criterion=CRITERION)
+    everything = [*feedback, langsmith_feedback(app, score=1)]
+    imported = feedback_from_langsmith([app], everything, criterion=CRITERION)
     assert [(item.author, item.rationale) for item in imported.feedback] == [
-        (f"John Smith ({ids[0]})", "Cold."),
-        (f"John Smith ({ids[1]})", "Short."),
+        (f"John Smith ({first})", "Cold."),
+        (f"John Smith ({second})", "Short."),
         ("ann", None),
     ]
-    [alone] = feedback_from_langsmith([app], feedback[:1], criterion=CRITERION).feedback
-    assert alone.author == "John Smith"
+    assert only(read([app], feedback[:1])).author == "John Smith"
+
+
+def user_named_john(user_id: uuid.UUID) -> FeedbackSourceBase:
+    return FeedbackSourceBase(type="app", user_name="John Smith", user_id=user_id)
 
 
 @pytest.mark.parametrize(
     ("fields", "rationale"),
     [
-        ({"comment": 5}, "5"),
+        ({"comment": 5, "id": ["unhashable"]}, "5"),
         ({"comment": {"text": "Cold."}}, "Cold."),
         ({"correction": {"score": 0, "explanation": ["Cold."]}}, '[\n "Cold."\n]'),
     ],
@@ -241,20 +236,16 @@ def test_comment_of_another_type_becomes_text(fields: Any, rationale: str) -> No
 def test_unusable_feedback_is_rejected_with_the_reason() -> None:
     app, other, empty = run(), run(), run(outputs={})
     cases: list[tuple[Criterion, Any, Any, str]] = [
-        (CRITERION, app, langsmith_feedback(app, score=math.nan), "needs a value or a rationale"),
-        (CRITERION, app, langsmith_feedback(app, score=1, comment="a\x00b"), "NUL"),
-        (
-            CRITERION,
-            app,
-            langsmith_feedback(other, score=1),
-            f"run {other.id} is not among the runs",
-        ),
-        (CRITERION, empty, langsmith_feedback(empty, score=1), "outputs: must not be empty"),
-        (CRITERION, app, langsmith_feedback(app, score=0.6), "is not on the scale"),
-        (GRADE, app, langsmith_feedback(app, score=True), "is not on the scale"),
-        (TONE, app, langsmith_feedback(app, score=1), "is not on the scale"),
+        (CRITERION, app, {"score": math.nan}, "needs a value or a rationale"),
+        (CRITERION, app, {"score": 1, "comment": "a\x00b"}, "NUL"),
+        (CRITERION, app, {"score": 1, "run_id": other.id}, f"run {other.id} is not among the runs"),
+        (CRITERION, empty, {"score": 1}, "outputs: must not be empty"),
+        (CRITERION, app, {"score": 0.6}, "is not on the scale"),
+        (GRADE, app, {"score": True}, "is not on the scale"),
+        (TONE, app, {"score": 1}, "is not on the scale"),
     ]
-    for criterion, case, feedback, reason in cases:
+    for criterion, case, fields, reason in cases:
+        feedback = langsmith_feedback(case, **fields)
         imported = feedback_from_langsmith([case], [feedback], criterion=criterion)
         [rejected] = imported.rejected
         assert imported.feedback == []

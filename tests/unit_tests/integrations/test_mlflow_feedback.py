@@ -85,8 +85,12 @@ def test_every_format_of_a_trace_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["text", [1], [{"data": {}}], ["{"], pd.DataFrame({"request": ["Hi"]})]
-)
+    "wrong",
+    [
+        "text", [1], [{"data": {}}], ["{"], ["[" * 100_000], [{"info": {"assessments": ["x"]}}],
+        pd.DataFrame({"request": ["Hi"]}),
+    ],
+)  # fmt: skip
 def test_objects_that_are_not_traces_are_named(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^traces"):
         feedback_from_mlflow(wrong, CRITERION)

@@ -131,7 +131,9 @@ def test_purging_the_last_expert_of_a_case_removes_the_case(memory: JudgeMemory)
     )
     learn_from(memory, op("add", bob, text="Of his own words."))
     learn(memory, op("add", ann, text="Of zqxwhy."), op("add", ann, bob, text="Both, zqxwhy."))
+    run_sync(learning.record_check_answers(SYNC, memory.access, {"asked": {bob.example_id: 0.9}}))
     assert purge(memory, author="zqxann").vectors == 0
+    assert memory.access.view.answers() == {"asked": {bob.example_id: 0.9}}
     [recalled] = memory.recall(QUERY)
     assert (recalled.example, recalled.episodes) == (bob.example, memory.episodes())
     assert [guideline.text for guideline in memory.guidelines()] == ["Of his own words."]
@@ -452,6 +454,18 @@ def test_filter_uses_the_current_feedback(memory: JudgeMemory) -> None:
     assert [episode.rationale for episode in memory.episodes()] == ["Too cold."]
     memory.forget(episode.id, purge=True)
     assert "555-1234" not in str([item.dict() for item in everything_in(memory.access.store)])
+
+
+def test_text_by_hand_stays_until_its_author_has_no_feedback(memory: JudgeMemory) -> None:
+    one, two, other = memory.remember(
+        [comment("one", author="ann"), comment("two", author="ann"), comment("three", author="bob")]
+    )
+    learn_from(memory, op("add", one, other, text="Of both."))
+    memory.edit_guideline(memory.guidelines()[0].id, "By hand.", author="ann")
+    memory.forget(one.id, purge=True)
+    assert [guideline.text for guideline in memory.guidelines()] == ["By hand."]
+    memory.forget(two.id, purge=True)
+    assert memory.guidelines() == []
 
 
 @pytest.mark.parametrize(
