@@ -228,14 +228,14 @@ def test_sources_of_a_purged_lesson_are_pending(memory: JudgeMemory) -> None:
 
 
 def test_rewording_of_a_purged_lesson_is_removed(memory: JudgeMemory) -> None:
-    feedback = [comment("one", "zqxwhy"), comment("two"), comment("three")]
-    episode, two, three = memory.remember(feedback)
+    episode, two = memory.remember([comment("one", "zqxwhy"), comment("two")])
     learn(memory, op("add", episode, two, text="It is zqxwhy."))
     [guideline] = memory.guidelines()
     memory.forget(episode.id)
-    learn_from(
-        memory, op("revise", three, guideline_id=guideline.id, text="It is zqxwhy, briefly.")
-    )
+    three = memory.remember(comment("three"))
+    text = "It is zqxwhy, briefly."
+    learn_from(memory, op("revise", three, guideline_id=guideline.id, text=text))
+    assert [guideline.text for guideline in memory.guidelines()] == [text]
     memory.forget(episode.id, purge=True)
     assert memory.guidelines() == []
     assert {episode.status for episode in memory.episodes()} == {"pending"}
