@@ -108,13 +108,10 @@ async def test_export_to_a_file_and_import(near: Bench, tmp_path: Path) -> None:
     path = tmp_path / "memory.jsonl"
     text = await near.do("export_jsonl", path)
     assert path.read_text(encoding="utf-8") == text
-    for number, source in enumerate((path, text, text.split("\n"), iter(lines_as_text(text)))):
+    lines = (f"{line}\r\n" for line in text.split("\n"))
+    for number, source in enumerate((path, text, text.split("\n"), lines)):
         memory = near.memory(namespace=f"copy {number}")
         memory.import_jsonl(source)
-        assert memory.export_jsonl() == text
-    with path.open(encoding="utf-8") as file:
-        memory = near.memory(namespace="from an open file")
-        memory.import_jsonl(file)
         assert memory.export_jsonl() == text
     assert near.memory().export_jsonl(str(path)) == text
 
@@ -139,10 +136,6 @@ async def test_failed_export_keeps_the_earlier_file(near: Bench, tmp_path: Path)
     text = await near.do("export_jsonl", link)
     assert (path.read_text(encoding="utf-8"), link.is_symlink()) == (text, True)
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def lines_as_text(text: str) -> list[str]:
-    return [f"{line}\r\n" for line in text.split("\n")]
 
 
 async def test_newer_feedback_is_kept_on_both_sides(bench: Bench) -> None:
@@ -221,12 +214,6 @@ def exported() -> str:
     return memory.export_jsonl()
 
 
-def with_line(number: int, **fields: Any) -> list[str]:
-    lines = [json.loads(line) for line in exported().splitlines()]
-    lines[number - 1].update(fields)
-    return [json.dumps(line) for line in lines]
-
-
 def test_export_of_an_earlier_release_is_accepted(memory: JudgeMemory) -> None:
     lines = [json.loads(line) for line in exported().splitlines()]
     guideline = {**lines[1], "superseded_by": None, "reason": None}
@@ -257,7 +244,7 @@ def check_refused(memory: JudgeMemory, source: Any, problem: str) -> None:
     assert everything_in(memory.access.store) == before
 
 
-LINES: list[tuple[int, str, str]] = [
+WRONG: list[tuple[int, str | dict[str, Any], str]] = [
     (3, "prose", "line 3: it is not JSON"),
     (3, "[1, 2]", "line 3: it is not a JSON object"),
     (3, "{}", "line 3: unknown type None"),
@@ -267,20 +254,10 @@ LINES: list[tuple[int, str, str]] = [
     (1, '{"type": "memory", "format": 2}', "line 1: an export begins with"),
     (1, "", "line 2: an export begins with"),
     (3, '{"type": "memory", "format": 1, "criterion": {"name": "tone"}}', "line 3: "),
-]
-
-
-def test_invalid_line(memory: JudgeMemory) -> None:
-    for number, line, problem in LINES:
-        lines = exported().splitlines()
-        lines[number - 1] = line
-        check_refused(memory, lines, problem)
-    check_refused(memory, exported()[:-20], "line 6: it is not JSON")
-
-
-FIELDS: list[tuple[int, dict[str, Any], str]] = [
     (2, {"text": ""}, "line 2: text: expected a guideline as a sentence"),
     (2, {"text": "x" * 2_001}, "line 2: text: .* at most 2,000"),
+    (2, {"id": ""}, "line 2: id: expected text, not empty"),
+    (2, {"question": "x" * 2_001}, "line 2: question: it has more than"),
     (2, {"position": 2**70}, "line 2: .*64 bits"),
     (2, {"wording": "Be warm."}, "line 2: wording: is not a known field"),
     (3, {"rationale": "\ud800"}, "line 3: .*surrogate"),
@@ -288,15 +265,21 @@ FIELDS: list[tuple[int, dict[str, Any], str]] = [
     (3, {"example": {"inputs": "other", "outputs": "a"}}, "line 3: id: the episode's id does not"),
     (3, {"example": {"inputs": float("nan"), "outputs": "a"}}, "line 3: .*nan"),
     (3, {"value": "perhaps"}, "line 3: 'perhaps' is not on the scale"),
+    (3, {"value": None, "rationale": None}, "line 3: the episode has neither a value nor"),
     (5, {"vector": "!!!"}, "line 5: "),
     (5, {"vector": "AAAAAA=="}, "line 5: "),  # the number zero
     (5, {"vector": "AACAPw=="}, "different dimensions"),  # one, and the next has 64
 ]
+"""By the number of a line: what stands there, or changed fields of it."""
 
 
-def test_invalid_field(memory: JudgeMemory) -> None:
-    for number, fields, problem in FIELDS:
-        check_refused(memory, with_line(number, **fields), problem)
+def test_unusable_line(memory: JudgeMemory) -> None:
+    for number, change, problem in WRONG:
+        lines = exported().splitlines()
+        fields = {} if isinstance(change, str) else {**json.loads(lines[number - 1]), **change}
+        lines[number - 1] = change if isinstance(change, str) else json.dumps(fields)
+        check_refused(memory, lines, problem)
+    check_refused(memory, exported()[:-20], "line 6: it is not JSON")
 
 
 SOURCES: list[Any] = ["", "\n \n", [], [1], [None], [b"{}"], None, 5, {"type": "memory"}, True]
