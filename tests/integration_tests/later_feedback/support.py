@@ -3,11 +3,9 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from langgraph.store.base import SearchOp
-
 from memalign_graph import Criterion, create_feedback_graph
-from memalign_graph.memory.judgments import KeptJudgment
 from tests.conftest import CASE, CRITERION, Bench, Graph
+from tests.unit_tests.memory.purging import everything_in
 
 DAY = timedelta(days=1)
 ROOT = ("memalign", CRITERION.name)
@@ -44,20 +42,10 @@ async def give_feedback(
     return result
 
 
-def waiting_judgments(bench: Bench, **options: Any) -> list[KeptJudgment]:
-    """The judgments that wait for feedback."""
-    return bench.memory(**options).judgments()
-
-
-def all_items(bench: Bench) -> list[Any]:
-    [items] = bench.store.batch([SearchOp((), limit=10_000)])
-    return list(items)  # type: ignore[arg-type]
-
-
 def judgments_in_store(bench: Bench, *root: str) -> list[str]:
     """The keys of all stored judgments, including expired ones."""
     place = (*(root or ROOT), "judgments")
-    return sorted(item.key for item in all_items(bench) if item.namespace == place)
+    return sorted(item.key for item in everything_in(bench.store) if item.namespace == place)
 
 
 def age(bench: Bench, judgment_id: str) -> None:

@@ -22,13 +22,12 @@ from tests.conftest import (
 from tests.integration_tests.later_feedback.support import (
     DAY,
     age,
-    all_items,
     feedback_graph,
     give_feedback,
     judge,
     judgments_in_store,
-    waiting_judgments,
 )
+from tests.unit_tests.memory.purging import everything_in
 
 BY_ANN = {**COLD, "author": "ann"}
 
@@ -64,7 +63,7 @@ async def test_judgments_are_kept_until_expiry_and_only_on_request(bench: Bench)
         await give_feedback(bench, unkept["id"], COLD)
     first = await judge(bench, keep_judgments=2 * DAY)
     second = await judge(bench, OTHER)
-    newer, older = waiting_judgments(bench)
+    newer, older = bench.memory().judgments()
     assert (newer.judgment.id, older.judgment.to_json()) == (second["id"], first)
     assert older.example.outputs == CASE["outputs"]
     assert newer.kept_until < older.kept_until
@@ -79,7 +78,7 @@ async def test_judgments_are_kept_until_expiry_and_only_on_request(bench: Bench)
 async def test_reviewed_judgment_is_kept_once_and_accepts_later_feedback(bench: Bench) -> None:
     graph = bench.review_graph(keep_judgments=DAY)
     result = await bench.review(graph, BY_ANN)
-    assert [kept.judgment.id for kept in waiting_judgments(bench)] == [result["judgment"]["id"]]
+    assert [kept.judgment.id for kept in bench.memory().judgments()] == [result["judgment"]["id"]]
     other = bench.server.chat_model(model="distiller")
     feedback = {"value": True, "rationale": "Fine.", "author": "bob"}
     await give_feedback(bench, result["judgment"]["id"], feedback, distill_model=other)
@@ -105,7 +104,9 @@ async def test_example_is_embedded_again_only_by_other_embeddings(bench: Bench) 
 
 def content(bench: Bench) -> tuple[Any, ...]:
     """The store's content and the number of model calls."""
-    stored = sorted((item.namespace, item.key, str(item.value)) for item in all_items(bench))
+    stored = sorted(
+        (item.namespace, item.key, str(item.value)) for item in everything_in(bench.store)
+    )
     return stored, len(bench.server.chats), len(bench.server.embeddings)
 
 
@@ -157,7 +158,7 @@ async def test_judgment_is_looked_up_in_the_runs_memory_until_it_expires(bench: 
     graph_input = {"judgment_id": (await judge(bench))["id"], "reply": COLD}
     age(bench, graph_input["judgment_id"])
     assert "It has expired" in await refuse(bench, graph_input)
-    assert waiting_judgments(bench) == []
+    assert bench.memory().judgments() == []
 
 
 async def test_value_of_a_changed_scale_is_reported(bench: Bench) -> None:

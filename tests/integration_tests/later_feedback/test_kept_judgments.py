@@ -1,6 +1,5 @@
 """Kept judgments: expiry, deletion, and purges."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,13 +17,12 @@ from tests.integration_tests.later_feedback.support import (
     DAY,
     ROOT,
     age,
-    all_items,
     give_feedback,
     judge,
     judgments_in_store,
-    waiting_judgments,
 )
 from tests.loopback import ChatRequest, LoopbackServer, Rule
+from tests.unit_tests.memory.purging import MARK, everything_in, left_in
 from tests.unit_tests.memory.stores import commits, interleave
 
 
@@ -54,18 +52,18 @@ async def test_only_expired_judgments_are_deleted(bench: Bench, clock: Any) -> N
     old = await judge(bench)
     long = await judge(bench, {**CASE, "inputs": "Kept for long."}, keep_judgments=9 * DAY)
     clock.ahead = DAY - timedelta(hours=6)
-    assert len(waiting_judgments(bench)) == 2
+    assert len(bench.memory().judgments()) == 2
     age(bench, old["id"])
     assert judgments_in_store(bench) == sorted([old["id"], long["id"]])
-    assert [waiting.judgment.id for waiting in waiting_judgments(bench)] == [long["id"]]
+    assert [waiting.judgment.id for waiting in bench.memory().judgments()] == [long["id"]]
     clock.ahead = 2 * DAY
     fresh = await judge(bench, OTHER)
     assert judgments_in_store(bench) == sorted([fresh["id"], long["id"]])
     assert judgments_in_store(bench, *ROOT, "judgments") == [below["id"]]
     assert judgments_in_store(bench, "team-a", CRITERION.name) == [other["id"]]
-    memory = {"criterion": named, "namespace": ROOT}
+    memory: Any = {"criterion": named, "namespace": ROOT}
     assert len(await bench.episodes(**memory)) == len(await bench.guidelines(**memory)) == 1
-    assert [waiting.judgment.id for waiting in waiting_judgments(bench, **memory)] == [below["id"]]
+    assert [waiting.judgment.id for waiting in bench.memory(**memory).judgments()] == [below["id"]]
 
 
 def test_store_with_ttl_support_gets_the_time_to_live(server: LoopbackServer) -> None:
@@ -88,11 +86,11 @@ def test_store_with_ttl_support_gets_the_time_to_live(server: LoopbackServer) ->
 @EVERY_WAY("memory-sync", POSTGRES_WAYS[0])
 async def test_very_long_and_very_short_retention_times(bench: Bench) -> None:
     short = await judge(bench, keep_judgments=timedelta(microseconds=1))
-    assert waiting_judgments(bench) == []
+    assert bench.memory().judgments() == []
     with pytest.raises(ValueError, match="It has expired"):
         await give_feedback(bench, short["id"], "Too cold.")
     judgment = await judge(bench, keep_judgments=timedelta.max)
-    [waiting] = waiting_judgments(bench)
+    [waiting] = bench.memory().judgments()
     assert waiting.kept_until.year == 9999
     assert waiting.judgment.id == judgment["id"]
     assert (await give_feedback(bench, judgment["id"], "Too cold."))["learned"]["guidelines"]
@@ -140,7 +138,6 @@ def test_removal_reads_bounded_numbers(bench: Bench, monkeypatch: pytest.MonkeyP
     assert {*ids[:6]} <= {*remaining}
 
 
-MARK = "zqx"
 SECRET = {"inputs": "Where is zqxin, my order?", "outputs": "Look for it, zqxout."}
 WORD = {"value": False, "rationale": "One must not say zqxwhy here.", "author": "ann"}
 APART = {"inputs": "May I pay by card?", "outputs": "Yes, by any."}
@@ -150,15 +147,6 @@ def purge(bench: Bench, **options: Any) -> Forgotten:
     memory = bench.memory()
     ids = None if options else [episode.id for episode in memory.episodes()]
     return memory.forget(ids, purge=True, checkpointer=bench.saver, **options)
-
-
-def traces(bench: Bench) -> list[str]:
-    """The store items that contain a planted word."""
-    return [
-        f"{'/'.join(item.namespace)}/{item.key}"
-        for item in all_items(bench)
-        if MARK in json.dumps([item.key, item.value]).casefold()
-    ]
 
 
 async def judge_and_give_feedback(
@@ -190,7 +178,7 @@ async def test_purged_case_leaves_no_trace_in_the_store(bench: Bench) -> None:
     [episode] = await bench.episodes()
     assert similar["episode_ids"] == [episode.id]
     assert "zqxquote" in similar["rationale"]
-    assert len(traces(bench)) >= 5
+    assert len(left_in(everything_in(bench.store))) >= 5
     done = purge(bench)
     assert done.episode_ids == [episode.id]
     assert done.purged is not None
@@ -198,7 +186,7 @@ async def test_purged_case_leaves_no_trace_in_the_store(bench: Bench) -> None:
     assert judgments_in_store(bench) == [apart["id"]]
     with pytest.raises(ValueError, match="no judgment"):
         await give_feedback(bench, judgment["id"], WORD)
-    assert traces(bench) == []
+    assert left_in(everything_in(bench.store)) == []
 
 
 @pytest.mark.usefixtures("quoting")
@@ -211,7 +199,7 @@ async def test_judgment_that_used_only_the_purged_guideline_is_removed(bench: Be
     bench.memory().remove_guideline(by_guideline["guideline_ids"][0])
     purge(bench)
     assert judgments_in_store(bench) == [by_neither["id"]]
-    assert traces(bench) == []
+    assert left_in(everything_in(bench.store)) == []
 
 
 async def test_purge_affects_only_its_memory_and_author(bench: Bench) -> None:
@@ -248,7 +236,7 @@ async def test_judgment_in_flight_leaves_no_trace(bench: Bench, options: dict[st
     judgment = await judge(bench, OTHER, on="during", **options)
     assert judgment["warnings"][-1].startswith("Not stored for later feedback: ")
     assert await bench.episodes() == []
-    assert judgments_in_store(bench) == traces(bench) == []
+    assert judgments_in_store(bench) == left_in(everything_in(bench.store)) == []
 
 
 @pytest.mark.usefixtures("quoting")
@@ -260,4 +248,4 @@ async def test_judgment_kept_while_a_purge_runs_is_removed(bench: Bench) -> None
         commits,
         lambda: graph.invoke(OTHER, thread("during")),
     )
-    assert judgments_in_store(bench) == traces(bench) == []
+    assert judgments_in_store(bench) == left_in(everything_in(bench.store)) == []
