@@ -115,6 +115,8 @@ async def test_threads_of_other_memories_stay(bench: Bench) -> None:
         ask(bench.saver, user, CASE["inputs"])
     ask(bench.saver, "named only", "Something else altogether.")
     [episode] = await bench.remember({**CASE, **REPLY, "thread_id": "named only"})
+    bench.teach("Say sorry first.", episode)
+    ask(bench.saver, "a guideline's text alone", "Say sorry first.")
     before = threads_in(bench.saver)
     ask(bench.saver, "it", f"What of {episode.id}?")
     forgotten = await purge(bench)

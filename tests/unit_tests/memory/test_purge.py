@@ -373,26 +373,35 @@ def test_feedback_given_after_the_last_read_of_a_purge_is_purged() -> None:
 @pytest.mark.parametrize(
     ("way", "kind"),
     [(way, kind) for way in ("remember", "revise") for kind in ("words", "facts")]
-    + [("revise", "head")],
+    + [("revise", "head"), ("check", "head")],
 )
-def test_feedback_stored_during_the_purge_is_purged(way: str, kind: str) -> None:
+def test_what_is_stored_during_the_purge_is_purged(way: str, kind: str) -> None:
     here, there = memories(in_memory(InMemoryStore()), 2)
     episode = here.remember(comment("one", "First zqxwhy.", author="ann"))
+    by_hand = here.add_guideline("By hand.", author="ann")
 
     def write(io: IO) -> Any:
-        if way == "remember":
-            again = comment("one", "Then zqxold.", author="ann")
-            return feedback.remember(io, here.access, [again])
-        return feedback.revise(io, here.access, episode.id, {"value": True})
+        match way:
+            case "remember":
+                again = comment("one", "Then zqxold.", author="ann")
+                return feedback.remember(io, here.access, [again])
+            case "revise":
+                return feedback.revise(io, here.access, episode.id, {"value": True})
+            case _:
+                answers = {"asked": {episode.example_id: 0.5}}
+                return learning.record_check_answers(io, here.access, answers)
 
     interleave(
         write,
         lambda asked: isinstance(asked, Sequence) and kind in getattr(asked[0], "namespace", ()),
-        lambda: there.forget(author="ann", purge=True),
+        lambda: there.forget(episode.id, purge=True),
         after=kind == "head",
     )
-    assert left_in(everything_in(here.access.store)) == []
+    for trace in (MARK, episode.example_id):
+        assert left_in(everything_in(here.access.store), trace) == []
     assert here.episodes() == there.episodes() == []
+    # A purge by ids is about cases, not about people.
+    assert here.guidelines() == there.guidelines() == [by_hand]
 
 
 def test_judgment_kept_during_the_purge_is_deleted() -> None:
