@@ -10,7 +10,7 @@ from memalign_graph import ChatModelError, Criterion, InvalidInputError, Pairwis
 from tests.conftest import DOWN, EVERY_WAY, Bench, distillings, judgings
 from tests.integration_tests.evidence.judging_support import learn
 from tests.integration_tests.gates.support import models, verdict, writing
-from tests.integration_tests.later_feedback.support import DAY, give_feedback, waiting_judgments
+from tests.integration_tests.later_feedback.support import DAY, give_feedback
 from tests.loopback import ChatRequest, Reply, Rule, Together
 from tests.loopback.replies import as_reply
 
@@ -107,7 +107,7 @@ async def test_a_failed_call_fails_the_judgment(bench: Bench, straight: Any, swa
     bench.server.rules = judge_by_first(straight, swapped)
     with pytest.raises(ChatModelError, match="It broke"):
         await judge(bench, model=bench.server.chat_model(max_retries=0), keep_judgments=DAY)
-    assert waiting_judgments(bench, criterion=PAIR) == []
+    assert bench.memory(criterion=PAIR).judgments() == []
     verdict = await gated(bench)
     assert (verdict["status"], verdict["let_through"]) == ("judge_error", False)
 
@@ -138,7 +138,7 @@ async def test_expert_reviews_the_combined_verdict_and_memory_learns(bench: Benc
     assert distilling.text.index(KIND) < distilling.text.index(COLD)
     # Later feedback, too, applies to the given order.
     judgment = await judge(bench, {**CASE, "inputs": "Later."}, keep_judgments=DAY)
-    [waiting] = waiting_judgments(bench, criterion=PAIR)
+    [waiting] = bench.memory(criterion=PAIR).judgments()
     assert waiting.example.outputs == CASE["outputs"]
     await give_feedback(bench, judgment["id"], {"value": "B"}, criterion=PAIR)
     first, second = await bench.episodes(criterion=PAIR)

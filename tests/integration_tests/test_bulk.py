@@ -29,7 +29,7 @@ from tests.integration_tests.evidence.judging_support import Judge as Model
 from tests.integration_tests.evidence.judging_support import case, learn, truth, words
 from tests.integration_tests.test_both_orders import CASE as PAIR_CASE
 from tests.integration_tests.test_both_orders import PAIR, judge_by_first
-from tests.loopback import error, refusal, truncated
+from tests.loopback import Rule, error, refusal, truncated
 from tests.loopback.batches import answer_batch, ids_of, lines_of, write_lines
 
 CASES = [{**SAID, "inputs": f"Order {number} never came."} for number in range(4)]
@@ -145,6 +145,14 @@ async def test_options_that_add_requests(
     made, asked_for = batch.whole(cases)
     assert equal_except_run_fields(made, expected)
     assert asked_for == sizes
+
+
+def test_samples_of_one_prompt_are_several_requests(bench: Bench, tmp_path: Path) -> None:
+    refused = error(400, "No logprobs here.")
+    bench.server.rules = [Rule(lambda chat: "logprobs" in chat.body, reply=refused)]
+    made, sizes = Batch(bench, tmp_path, confidence=True, samples=3).whole(CASES[:1])
+    assert (made[0].confidence, made[0].confidence_source) == (1, "samples")
+    assert sum(sizes) == 1 + 1 + 3
 
 
 async def test_both_orders_are_in_one_batch(bench: Bench, tmp_path: Path) -> None:

@@ -38,11 +38,11 @@ def test_overridden_and_automatic_assessments_do_not_count() -> None:
     older = assessment(feedback={"value": 0})
     newer = assessment(assessment_id="a-2", overrides="a-1", feedback={"value": "yes"})
     comment = {"assessment_id": None, "feedback": {"value": None}, "rationale": "Cold."}
-    unnamed = assessment(**comment, source={"source_type": "HUMAN"})
+    unnamed = assessment(**comment, source={"source_type": "HUMAN", "source_id": "default"})
     judged = assessment(source={"source_type": "LLM_JUDGE", "source_id": "ann"})
     parsed = read(trace(older, newer, unnamed, judged))
-    labels = [(feedback.value, feedback.id) for feedback in parsed.feedback]
-    assert labels == [(True, "a-2"), (None, None)]
+    labels = [(feedback.value, feedback.id, feedback.author) for feedback in parsed.feedback]
+    assert labels == [(True, "a-2", "ann"), (None, None, None)]
     by_judge = "its source is LLM_JUDGE, which is not a person"
     assert parsed.passed_over == {"it was overridden by another": 1, by_judge: 1}
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memalign_graph.io import ASYNC, SYNC
-from memalign_graph.memory.history import Commit
+from memalign_graph.memory.history import Commit, history
 from tests.unit_tests.memory.driver import FEEDBACK, LASTING, Actor
 from tests.unit_tests.memory.purging import MARK, left_in, planted
 from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, comment, dump, op
@@ -54,6 +54,8 @@ async def test_history_has_actor_time_reason_and_size_newest_first(bench: Bench)
     await bench.do("forget", episode.id, by="eve")
     await bench.do("rollback", EMPTY, author="bob")
     commits: list[Commit] = await bench.do("history")
+    io = ASYNC if bench.awaits else SYNC
+    assert await history(io, bench.memory().access, 3) == commits[:3]
     assert [(item.reason, item.author) for item in commits] == [
         ("rollback", "bob"), ("forget", "eve"), ("revise", "ann"), ("learn", None),
         ("remember", "ann"),

@@ -20,7 +20,7 @@ from memalign_graph import (
 )
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import judgments
-from memalign_graph.memory.judgments import delete_matching, log_review
+from memalign_graph.memory.judgments import count_asked, delete_matching, log_review
 from memalign_graph.scales import Categorical, Numeric, Scale
 from memalign_graph.types import ReviewChoice, ReviewReason
 from tests.builders import keep_reviewed
@@ -78,6 +78,11 @@ def test_judges_rate_is_corrected_by_the_random_sample(bench: Bench) -> None:
     assert rates.rate.low < 0.72 < rates.rate.high < 0.9
     assert rates.rate.high - rates.rate.low < rates.labels_alone.high - rates.labels_alone.low
     assert rates.more_labels > 0
+    report = bench.memory.review_report()
+    assert (report.judgments, report.unasked, report.unasked_wrong) == (400, 288, 0)
+    example, judgment = bench.judge(0, True)
+    bench.memory.remember(Feedback(example=example, value=False, judgment=judgment))
+    assert bench.memory.review_report().unasked_wrong == 1
     # Doubtful cases are no random sample.
     biased = bench.memory.pass_rate(answered_at_random=True)
     assert biased.labels > rates.labels
@@ -117,6 +122,15 @@ def test_sample_counts_after_the_log_of_reviews_has_expired(bench: Bench) -> Non
     run_sync(delete_matching(SYNC, bench.memory.access, lambda item: "reasons" in item))
     after = bench.memory.pass_rate()
     assert (before.labels, after.labels, after.rate.value) == (20, 20, 0.75)
+
+
+def test_judgment_that_is_decided_again_has_one_entry_in_the_log(bench: Bench) -> None:
+    _, judgment = bench.judge(0, True, "unsure")
+    access, unasked = bench.memory.access, ReviewChoice(asks=False, reasons=["no_budget"])
+    run_sync(log_review(SYNC, access, judgment, unasked, bench.now))
+    assert run_sync(count_asked(SYNC, access, bench.now.date(), except_id="other")) == 0
+    report = bench.memory.review_report()
+    assert (report.judgments, report.unasked) == (1, 1)
 
 
 def test_without_labels_the_result_says_how_many_are_needed(bench: Bench) -> None:
