@@ -35,6 +35,8 @@ class Server:
             raise RuntimeError("Failed to init server.")
         if "crash" in params.model.path:
             os.abort()
+        if "stuck" in params.model.path:
+            sys.stdin = types.SimpleNamespace(read=threading.Event().wait)
         class Handler(BaseHTTPRequestHandler):
             def answer(self, status, body):
                 data = json.dumps(body).encode()
@@ -100,6 +102,13 @@ def test_threads_share_one_server_until_it_stops() -> None:
     chat._running[0].kill()
     chat._running[0].wait()
     assert start_server() != second
+
+
+def test_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "find_weights", lambda: Path("stuck.gguf"))
+    address = start_server().base_url
+    stop_server()
+    assert not is_up(address)
 
 
 def test_failed_start_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
