@@ -25,6 +25,7 @@ _ACTIONS = dict.fromkeys(_BY_JUDGE, "learned") | {
     "remember": "answered",
     "revise": "changed an answer",
     "forget": "took back answers",
+    "purge": "erased answers",
     "add_guideline": "wrote a rule",
     "edit_guideline": "reworded a rule",
     "remove_guideline": "removed a rule",

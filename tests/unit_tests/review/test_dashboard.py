@@ -63,7 +63,7 @@ def test_recent_history_describes_every_kind_of_commit() -> None:
         "An expert answered (answers given: 1).",  # whose feedback was purged
         "ann changed an answer (answers changed: 1, rules removed: 1).",
         "cy returned to an earlier version (answers changed: 1, rules added: 1).",
-        "An expert changed things (answers taken back: 1).",  # the purge
+        "An expert erased answers (answers taken back: 1).",
         "An expert took back answers (answers taken back: 1, rules removed: 1).",
         "ann, dan, eve answered (answers given: 3).",
     ]
