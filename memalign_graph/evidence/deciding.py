@@ -131,7 +131,7 @@ async def make_review_choice(
         reasons.insert(0, "too_little_feedback")
     elif confidence is None or trust.threshold is None or confidence < trust.threshold:
         reasons.insert(0, "unsure")
-    if is_sampled(judgment.id, uncertain.sample_share):
+    if draw(judgment.id) < uncertain.sample_share:
         reasons.append("sample")
     asks = bool(reasons)
     if asks and uncertain.per_day is not None:
@@ -153,11 +153,6 @@ async def current_trust(
     model = await current_evidence_model(io, access, judge_key=judge_key)
     await fit(io, model)
     return model.trust(model.usual_kind(decide), target)
-
-
-def is_sampled(judgment_id: str, share: float) -> bool:
-    """Return whether a judgment is in the random sample."""
-    return draw(judgment_id) < share
 
 
 def _kind_of(judgment: Judgment, model: EvidenceModel, decide: Decide) -> Kind:

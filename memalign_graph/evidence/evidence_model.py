@@ -197,32 +197,29 @@ class EvidenceModel:
                 return weight
         return None
 
-    def leave_one_out_values(self) -> dict[str, tuple[Value, Floats]]:
-        """Return the leave-one-out estimate of each example: on the scale, and unrounded."""
-        leave_one_out = self.leave_one_out
-        if leave_one_out is None:
+    def leave_one_out_values(self) -> dict[str, Value]:
+        """Return the leave-one-out estimate of each example."""
+        if self.leave_one_out is None:
             return {}
-        values = map(self.encoding.value, leave_one_out.numbers.tolist())
-        ids = [self.cases[row].example_id for row in leave_one_out.rows]
-        return dict(zip(ids, zip(values, leave_one_out.estimates, strict=True), strict=True))
+        values = map(self.encoding.value, self.leave_one_out.numbers.tolist())
+        ids = [self.cases[row].example_id for row in self.leave_one_out.rows]
+        return dict(zip(ids, values, strict=True))
 
     def values_changed_by(self, new: EvidenceCase) -> list[tuple[EvidenceCase, Value, Value]]:
         """Return the other cases whose leave-one-out estimate a new or changed case would change.
 
-        Each has its estimate before and after. The largest change is first.
+        Each has its estimate before and after.
         """
         others = [case for case in self.cases if case.example_id != new.example_id]
         cases = sorted([*others, new], key=lambda case: case.example_id)
-        changed = EvidenceModel(self.encoding.scale, cases)
-        before, after = self.leave_one_out_values(), changed.leave_one_out_values()
-        changes = []
-        for case in others:
-            if case.example_id in before and case.example_id in after:
-                (old, old_row), (value, row) = before[case.example_id], after[case.example_id]
-                if not values_agree(self.encoding.scale, old, value):
-                    changes.append((-float(np.abs(row - old_row).sum()), case, old, value))
-        changes.sort(key=lambda change: (change[0], change[1].example_id))
-        return [change[1:] for change in changes]
+        before = self.leave_one_out_values()
+        after = EvidenceModel(self.encoding.scale, cases).leave_one_out_values()
+        return [
+            (case, before[key], after[key])
+            for case in others
+            if (key := case.example_id) in before.keys() & after.keys()
+            and not values_agree(self.encoding.scale, before[key], after[key])
+        ]
 
     def nearest(self, vector: Vector | None) -> Neighbors:
         """Return the cases that are most similar to a new one."""

@@ -11,7 +11,8 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Criterion, Example, Feedback, JudgeMemory
-from memalign_graph.evidence.deciding import current_evidence_model, is_sampled
+from memalign_graph.evidence.deciding import current_evidence_model
+from memalign_graph.identity import draw
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.index import retrieval_text
 from memalign_graph.memory.recall import embed
@@ -87,8 +88,7 @@ def test_few_cases_flag_nothing_but_an_empty_memory_does() -> None:
 
 def test_draw_is_the_same_for_the_same_judgment_and_fair_over_many() -> None:
     ids = [UUID(int=number, version=4).hex for number in range(20_000)]
-    drawn = {key for key in ids if is_sampled(key, 0.05)}
+    drawn = {key for key in ids if draw(key) < 0.05}
     assert 0.045 < len(drawn) / len(ids) < 0.055
-    assert drawn < {key for key in ids if is_sampled(key, 0.2)}
-    assert not any(is_sampled(key, 0) for key in ids)
-    assert all(is_sampled(key, 1) for key in ids)
+    assert drawn < {key for key in ids if draw(key) < 0.2}
+    assert all(0 <= draw(key) < 1 for key in ids)

@@ -74,7 +74,7 @@ def changes(memory: JudgeMemory, name: str, value: Any, *, embedded: bool = True
 def estimates(memory: JudgeMemory) -> dict[str, Any]:
     estimates = run_sync(current_evidence_model(SYNC, memory.access)).leave_one_out_values()
     rows = {row.example_id: row for row in memory.access.view.rows()}
-    return {row_title(rows[key]): value for key, (value, _) in estimates.items()}
+    return {row_title(rows[key]): value for key, value in estimates.items()}
 
 
 def test_conflicting_labels_are_those_of_other_experts_on_the_same_case() -> None:
