@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -52,25 +52,20 @@ class EvidenceCase:
 
 
 def load_cases(
-    view: MemoryView,
-    scale: Scale,
-    judge_key: str | None = None,
-    excluded_ids: Container[str] = (),
-    most: int | None = None,
+    view: MemoryView, scale: Scale, judge_key: str | None = None, most: int | None = None
 ) -> list[EvidenceCase]:
-    """Return the newest cases of a memory, sorted by example id, without the excluded examples.
+    """Return the newest cases of a memory, sorted by example id.
 
     Only verdicts of the judge with this key count; without a key, those of the judge that gave the
     newest one.
     """
     is_present = _present_judge(view, judge_key)
-    keys = (row.vector_key for row in view.newest() if row.example_id not in excluded_ids)
+    keys = (row.vector_key for row in view.newest())
     vectors = view.vectors(islice(dict.fromkeys(keys), most or MAX_CASES))
     rows_by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
     for key in vectors:
         for row in view.rows_for_vector(key):
-            if row.example_id not in excluded_ids:
-                rows_by_example[row.example_id].append(row)
+            rows_by_example[row.example_id].append(row)
     cases = []
     for example_id, rows in sorted(rows_by_example.items()):
         rows.sort(key=lambda row: (row.given_at, row.id))

@@ -88,10 +88,9 @@ async def prepare_decision(
             "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
         )
         model = _model_of(access, judge_key)
-    if excluded_ids and any(case.example_id in excluded_ids for case in model.cases):
-        scale = access.criterion.scale
-        cases = load_cases(access.view, scale, judge_key, excluded_ids)
-        model = EvidenceModel(scale, cases)
+    cases = [case for case in model.cases if case.example_id not in excluded_ids]
+    if len(cases) < len(model.cases):
+        model = EvidenceModel(access.criterion.scale, cases)
     if model.needs_fit(mode):
         await fit(io, model)
     return partial(model.decide, vector=vector, mode=mode)

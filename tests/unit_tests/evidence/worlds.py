@@ -156,7 +156,8 @@ def model_of(
 ) -> EvidenceModel:
     """The evidence model of a memory, or of cases."""
     view = memory if isinstance(memory, MemoryView) else view_of(memory)
-    return EvidenceModel(scale, load_cases(view, scale, judge_key, excluded_ids))
+    cases = load_cases(view, scale, judge_key)
+    return EvidenceModel(scale, [case for case in cases if case.example_id not in excluded_ids])
 
 
 def decided(model: EvidenceModel, item: Item, mode: Any = "evidence") -> Decision:
