@@ -1,10 +1,12 @@
-"""Swapped outputs, and one verdict from two orders."""
+"""Swapped outputs, one verdict from two orders, and cases that are left out."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from memalign_graph import Example, InvalidInputError, Pairwise
+from memalign_graph.judging.again import _without_votes
 from memalign_graph.judging.case import swap_outputs
 from memalign_graph.judging.verdict import reconcile_orders
 
@@ -61,3 +63,11 @@ def test_verdicts_that_differ_are_a_tie_or_the_first(
         f"The verdict depends on the order of the outputs: {straight} as they were given, "
         f"{as_given} when they were swapped, {end}."
     )
+
+
+def test_case_with_feedback_of_another_expert_keeps_its_vote() -> None:
+    rows: Any = [
+        SimpleNamespace(id=key, example_id=case, vector_key=f"v-{case}")
+        for key, case in (("ann-1", "one"), ("bob-1", "one"), ("ann-2", "two"))
+    ]
+    assert _without_votes(rows, {"ann-1", "ann-2"}) == {"two", "v-two"}
