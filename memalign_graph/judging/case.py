@@ -98,10 +98,8 @@ class Retrieved(FrozenModel):
 
         So no stream shows other users' cases.
         """
-        plain = self.model_dump(
-            mode="json", exclude_defaults=True, exclude={"recalled", "guidelines", "relevant"}
-        )
-        by_name: dict[str, list[Any]] = {
+        return {
+            **self.model_dump(mode="json", exclude={"recalled", "guidelines", "relevant"}),
             "recalled": [
                 {"episodes": [item.id for item in case.episodes], "similarity": case.similarity}
                 for case in self.recalled
@@ -109,7 +107,6 @@ class Retrieved(FrozenModel):
             "guidelines": [guideline.id for guideline in self.guidelines],
             "relevant": [guideline.id for guideline in self.relevant],
         }
-        return {**plain, **{name: values for name, values in by_name.items() if values}}
 
     @classmethod
     async def load(cls, io: IO, access: MemoryAccess, fields: Mapping[str, Any]) -> "Retrieved":

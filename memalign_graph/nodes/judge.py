@@ -33,12 +33,13 @@ async def assemble_guidelines(call: NodeCall) -> StateUpdate:
     if not call.judge.use_guidelines:
         return {"judge_memory": fields}
     version, guidelines, revisions = await call.access.guidelines_at(call.io, fields["version"])
-    # The recalled examples stay as they are: none is loaded or written again.
     recalled = {name: fields[name] for name in ("nearness", "warnings") if name in fields}
     fitted = Retrieved(version=version, **recalled).with_guidelines(guidelines, call)
-    # A purge finds by these that a thread has a guideline with a certain text.
+    # The recalled examples and the vector stay as they are: none is loaded or written again.
+    update = {name: fields[name] for name in ("recalled", "vector") if name in fields}
+    # A purge finds by the revisions that a thread has a guideline with a certain text.
     wordings = [revisions[each.id].revision for each in fitted.all_guidelines]
-    return {"judge_memory": {**fields, "nearness": {}, **fitted.to_json(), "wordings": wordings}}
+    return {"judge_memory": {**fitted.to_json(), **update, "wordings": wordings}}
 
 
 async def judge_example(call: NodeCall) -> StateUpdate:
