@@ -18,6 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from memalign_graph.agreement import consensus_value, value_or_none
 from memalign_graph.prompts import fences
+from memalign_graph.prompts.checks import check_prompts
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, RecalledExample
 
@@ -211,8 +212,6 @@ def value_prompt(
     criterion: Criterion, example: Example, values: Sequence[Value], *, max_input_tokens: int
 ) -> JudgePrompt:
     """Ask a small model for a value's letter, with the same prefix as its checks."""
-    from memalign_graph.prompts.checks import check_prompts
-
     letters = zip(ascii_uppercase, values, strict=False)
     lines = ", ".join(f"{letter}) {criterion.scale.render(value)}" for letter, value in letters)
     instructions = criterion.instructions.strip()

@@ -106,8 +106,10 @@ async def test_thread_saved_at_exit_is_judged_once(bench: Bench, kind: str) -> N
 OTHER_CASE = {"inputs": "The cup is broken.", "outputs": "Send it back."}
 
 
-def asking_twice(bench: Bench, checkpointer: Any) -> Graph:
-    """A node that runs an interrupting graph twice."""
+@pytest.mark.parametrize(
+    ("durability", "checkpointer"), [("sync", None), ("exit", True), ("exit", None)]
+)
+async def test_two_graphs_in_one_node(bench: Bench, durability: Any, checkpointer: Any) -> None:
     inner = review(bench).compile(checkpointer=checkpointer)
 
     def judge_both(_state: Any) -> dict[str, Any]:
@@ -118,30 +120,21 @@ def asking_twice(bench: Bench, checkpointer: Any) -> Graph:
     builder: Any = StateGraph(Judged)
     builder.add_node("both", judge_both)
     builder.add_edge(START, "both")
-    return bench.compile(builder)
-
-
-@pytest.mark.parametrize(("durability", "checkpointer"), [("sync", None), ("exit", True)])
-async def test_two_graphs_in_one_node(bench: Bench, durability: Any, checkpointer: Any) -> None:
-    graph = asking_twice(bench, checkpointer)
+    graph = bench.compile(builder)
     await bench.invoke(graph, CASE, durability=durability)
-    for value in (True, False):
-        result = await bench.resume(graph, {"value": value}, durability=durability)
-    assert "__interrupt__" not in result
+    stopped = await bench.resume(graph, {"value": True}, durability=durability)
+    [question] = stopped["__interrupt__"]
+    named = question.value["action_requests"][0]["args"]["judgment_id"]
+    reply = {"value": False, "judgment_id": named}
+    if (durability, checkpointer) == ("exit", None):
+        # LangGraph asks the first question again; the id shows that the answer is to the second.
+        assert "the answer is to the judgment" in await bench.refuse(graph, reply)
+        assert [episode.value for episode in await bench.episodes()] == [True]
+        return
+    assert "__interrupt__" not in await bench.resume(graph, reply, durability=durability)
     values_by_inputs = {episode.example.inputs: episode.value for episode in await bench.episodes()}
     assert values_by_inputs == {CASE["inputs"]: True, OTHER_CASE["inputs"]: False}
     assert len(judgings(bench.server)) == 2
-
-
-async def test_reply_by_id_reaches_its_graph_alone(bench: Bench) -> None:
-    graph = asking_twice(bench, None)
-    await bench.invoke(graph, CASE, durability="exit")
-    stopped = await bench.resume(graph, {"value": True}, durability="exit")
-    [question] = stopped["__interrupt__"]
-    named = question.value["action_requests"][0]["args"]["judgment_id"]
-    problem = await bench.refuse(graph, {"value": False, "judgment_id": named})
-    assert "the answer is to the judgment" in problem
-    assert [episode.value for episode in await bench.episodes()] == [True]
 
 
 async def test_decision_is_not_applied_to_an_unseen_verdict(bench: Bench) -> None:
