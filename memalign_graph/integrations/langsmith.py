@@ -85,10 +85,7 @@ class JudgeEvaluator(Settings):
         fields = {"inputs": inputs, "outputs": outputs}
         if none_if_empty(reference) is not None:
             fields["reference_outputs"] = reference
-        if self.example is None:
-            example: Any = example_fields(inputs, outputs, fields.get("reference_outputs"))
-        else:
-            example = self.example(fields)
+        example = self.example(fields) if self.example else example_fields(**fields)
         graph_input = example.to_json() if isinstance(example, Example) else plain_json(example)
         config = {**(self.config or {})}
         configurable = config.get("configurable") or {}

@@ -95,10 +95,10 @@ def plain_json(value: Any) -> Any:
         return value  # refused with a reason when it becomes an example
 
 
-def example_fields(inputs: Any, outputs: Any, reference: Any) -> Fields:
+def example_fields(inputs: Any, outputs: Any, reference_outputs: Any = None) -> Fields:
     """Return the fields of a run's example; messages become the turn that a gate judges."""
-    references = _messages_in(reference, "reference_outputs")
-    reference = reference if references is None else references
+    messages = _messages_in(reference_outputs, "reference_outputs")
+    reference = reference_outputs if messages is None else messages
     return plain_json({**_turn_fields(inputs, outputs), "reference_outputs": reference})  # type: ignore[no-any-return] # a dict
 
 

@@ -71,7 +71,10 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[langsmith.Client]:
         return runs
 
     made = langsmith.Client(
-        api_url="http://127.0.0.1:9", process_buffered_run_ops=note, run_ops_buffer_size=1
+        api_url="http://127.0.0.1:9",
+        info={},
+        process_buffered_run_ops=note,
+        run_ops_buffer_size=1,
     )
     yield made
     wait_for_all_tracers()
