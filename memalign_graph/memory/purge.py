@@ -178,7 +178,7 @@ async def purge(
         redactions, late = await _purge_late(io, access, fact, traces.authors)
         traces.rows |= late
         purged |= {key: _episode(row) for key, row in late.items()}
-    # Writers that did not know of the purge are done: those to come leave out what it erased.
+    # Only now: who writes from here on knows of the purge, and leaves out what it erased.
     guideline_ids = {revision.id for revision in redactions.revisions}
     ids = traces.ids | guideline_ids
     await clear_cached_replies(io, access)
@@ -294,9 +294,9 @@ async def _erase_threads(
 
 def _is_named(author: str | None, facts: Iterable[Fact], retained: Iterable[Episode]) -> bool:
     """Return whether facts name an author of whom no feedback is retained."""
-    has_feedback = any(episode.author == author for episode in retained)
-    is_signed = any(author in fact.signed_by for fact in facts)
-    return author is not None and not has_feedback and is_signed
+    if author is None or any(episode.author == author for episode in retained):
+        return False
+    return any(author in fact.signed_by for fact in facts)
 
 
 def _episode(row: EpisodeRow) -> Episode:
