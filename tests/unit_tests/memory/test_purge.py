@@ -1,6 +1,5 @@
 """Purging removes planted text from all items and from every way to restore it."""
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import count
@@ -23,6 +22,7 @@ from memalign_graph.memory.purge import purge as erase
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Evidence, Neighbour
 from tests.builders import make_judgment
+from tests.conftest import operations
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.driver import memories
 from tests.unit_tests.memory.purging import (
@@ -257,57 +257,32 @@ def test_purge_of_imported_feedback_keeps_that_of_others(memory: JudgeMemory) ->
     check_clean(memory)
 
 
-WHY = "It is zqxwhy, she says, that matters here."
-
-
-def with_handles(change: dict[str, Any], request: ChatRequest) -> dict[str, Any]:
-    """An operation with handles, from the feedback that is not planted."""
-    schema = json.dumps(request.schema)
-    if '"guideline"' in schema:
-        change = {"guideline": "none", **change}
-    if '"feedback"' in schema:
-        before, _, _ = request.text.partition("zqxwhy")
-        change = {"feedback": ["F2" if "Feedback F2" not in before else "F1"], **change}
-    return {"operations": [change]}
-
-
-def review(
-    bench: Bench, meanwhile: Callable[[ChatRequest], dict[str, Any]]
-) -> tuple[dict[str, Any], InMemorySaver]:
-    """Review a case; the distill model answers with `meanwhile`."""
-    saver = InMemorySaver()
-    graph = create_review_graph(
-        CRITERION, model=bench.server.chat_model(), embeddings=bench.embeddings
-    ).compile(store=bench.store, checkpointer=saver)
+@pytest.mark.parametrize("names_it", [True, False])
+def test_proposal_from_purged_feedback_is_discarded(near: Bench, *, names_it: bool) -> None:
+    memory, why = near.memory(), "It is zqxwhy, she says, that matters here."
+    planted = memory.remember(comment("one", why, author="zqxann"))
+    builder = create_review_graph(
+        CRITERION, model=near.server.chat_model(), embeddings=near.embeddings
+    )
+    graph = builder.compile(store=near.store, checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "t"}}
     graph.invoke({"inputs": "three", "outputs": "a"}, config)
-    bench.server.responder = meanwhile
-    return dict(graph.invoke(Command(resume="It must be brief."), config)["learned"]), saver
-
-
-def check_pending(memory: JudgeMemory, learned: dict[str, Any]) -> None:
-    assert left_in(everything_in(memory.access.store)) == []
-    assert MARK not in repr(learned)
-    statuses = {episode.example.inputs: episode.status for episode in memory.episodes()}
-    assert statuses["three"] == "pending"
-
-
-@pytest.mark.parametrize("action", ["names it", "names another"])
-def test_proposal_from_purged_feedback_is_discarded(near: Bench, action: str) -> None:
-    memory = near.memory()
-    planted = memory.remember(comment("one", WHY, author="zqxann"))
 
     def purges(request: ChatRequest) -> dict[str, Any]:
-        assert "zqxwhy" in request.text
+        before, _, after = request.text.partition("zqxwhy")
+        assert after
         memory.forget(planted.id, purge=True)
-        change = {"text": "What zqxwhy said holds always.", "action": "add"}
-        answer = with_handles(change, request)
-        if action == "names it":
-            answer["operations"][0]["feedback"] = ["F1", "F2"]
-        return answer
+        other = "F1" if "Feedback F2" in before else "F2"
+        handles = ["F1", "F2"] if names_it else [other]
+        text = "What zqxwhy said holds always."
+        return operations({"action": "add", "text": text, "feedback": handles})
 
-    learned, _ = review(near, purges)
-    check_pending(memory, learned)
+    near.server.responder = purges
+    learned = graph.invoke(Command(resume="It must be brief."), config)["learned"]
+    assert left_in(everything_in(near.store)) == []
+    assert MARK not in repr(learned)
+    [episode] = memory.episodes()
+    assert (episode.example.inputs, episode.status) == ("three", "pending")
 
 
 async def test_purge_removes_the_vectors(bench: Bench) -> None:
