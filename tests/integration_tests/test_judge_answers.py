@@ -111,6 +111,16 @@ async def test_failing_model_raises_one_sentence(bench: Bench, fault: Any, hint:
     assert CASE["outputs"] in bench.server.chats[-1].text
 
 
+async def test_refused_answer_is_asked_for_without_similar_cases(bench: Bench) -> None:
+    await bench.remember({**OTHER, **COLD})
+    bench.server.script(content_filter(), refusal(), GOOD)
+    judgment = (await bench.invoke(bench.judge_graph(), CASE))["judgment"]
+    assert (judgment["value"], judgment["episode_ids"]) == (True, [])
+    [warning] = judgment["warnings"]
+    assert "was judged without similar cases" in warning
+    assert COLD["rationale"] not in bench.server.chats[-1].text
+
+
 async def test_embedding_outage_raises_and_the_run_can_be_resumed(bench: Bench) -> None:
     await bench.remember({**CASE, **COLD})
     embedder = bench.server.embedder(max_retries=0)
