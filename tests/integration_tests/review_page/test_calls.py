@@ -20,21 +20,23 @@ def call(name: str = "refund", **args: Any) -> dict[str, Any]:
 
 
 async def test_call_is_compared_with_the_nearest_approved_call(office: Office) -> None:
-    await office.judged(call(order="A7", amount=5, note="<b>now</b>"))
+    _, ann = await office.begin(call(order="A7", amount=5, note="<b>now</b>"))
+    other = Example(inputs=ASKED, outputs=call("credit", order="A7", amount=5))
+    await office.memory.aremember(Feedback(example=other, value=True))
+    case = ann.here
+    assert "No call of refund is approved yet." in (await ann.get(f"{case}/nearest")).text
     feedback = [
         (call(order="A7", amount=20), True),
         (
             call(order="A7", amount=5, note="<b>now</b>", fast=True),
             False,
         ),  # more similar, but wrong
-        (call("credit", order="A7", amount=5), True),
         ("Paid.", True),
     ]
     for number, (outputs, value) in enumerate(feedback):
         example = Example(inputs=ASKED, outputs=outputs)
         await office.memory.aremember(Feedback(example=example, value=value, author=f"e{number}"))
-    _, ann = await office.begin()
-    case = ann.here
+    await ann.get(case)
     assert 'hx-trigger="load"' in ann.page.text
     assert "Call of refund" in ann.text
     assert "<b>now" not in ann.page.text
@@ -46,14 +48,6 @@ async def test_call_is_compared_with_the_nearest_approved_call(office: Office) -
         r"<tr( class=\"differs\")?><th scope=\"row\" dir=\"auto\">(\w+)", ann.page.text
     )
     assert rows == [("", "order"), (' class="differs"', "amount"), (' class="differs"', "note")]
-
-
-async def test_page_says_if_no_call_was_approved(office: Office) -> None:
-    await office.judged(call(order="A7"))
-    other = Example(inputs=ASKED, outputs=call("credit", order="A7"))
-    await office.memory.aremember(Feedback(example=other, value=True))
-    _, ann = await office.begin()
-    assert "No call of refund is approved yet." in (await ann.get(f"{ann.here}/nearest")).text
 
 
 @pytest.mark.parametrize(
