@@ -2,8 +2,7 @@
 
 `queue` lists the open tasks, `tasks` defines one and who has it open, `threads` finds tasks on an
 Agent Server, and `answers` stores answers and learns from them. `app` has the routes with their
-handlers, `requests` identifies reviewers, and `forms`, `blocks`, `dashboard` and `preview` prepare
-what is shown.
+handlers, `requests` identifies reviewers, and `forms`, `blocks` and `views` prepare what is shown.
 """
 
 import socket

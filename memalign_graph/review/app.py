@@ -23,7 +23,7 @@ from memalign_graph.memory.guidelines import check_name
 from memalign_graph.memory.history import diff, history, rollback
 from memalign_graph.memory.learning import add_guideline, edit_guideline, remove_guideline
 from memalign_graph.memory.purge import Selection, forget
-from memalign_graph.review import dashboard, preview
+from memalign_graph.review import views
 from memalign_graph.review.answers import Answer
 from memalign_graph.review.blocks import arguments_of, sections_of, tool_call, visible
 from memalign_graph.review.forms import criteria_of, fields_of, parse_form, shown_judgments
@@ -125,8 +125,8 @@ async def show_nearest(page: PageRequest) -> Response:
     case = (await page.open_task()).case
     example, name = case["example"], next(iter(case["criteria"]))
     access = page.queue.access(name, case["namespace"])
-    vector = await preview.embed_case([access], example)
-    near = await preview.nearest_case(access, Example.model_validate(example), vector)
+    vector = await views.embed_case([access], example)
+    near = await views.nearest_case(access, Example.model_validate(example), vector)
     call = tool_call(example["outputs"])
     tool = call and visible(call["name"])
     if near is None:
@@ -148,11 +148,11 @@ async def preview_answer(page: PageRequest) -> Response:
     others, changes, unknown = list[Any](), list[Any](), None
     feedback_by_name = feedback_of(case, reply)
     accesses = [page.queue.access(name, case["namespace"]) for name in feedback_by_name]
-    vector = await preview.embed_case(accesses, case["example"])
+    vector = await views.embed_case(accesses, case["example"])
     for access, (name, feedback) in zip(accesses, feedback_by_name.items(), strict=True):
-        others += await preview.conflicting_labels(access, feedback)
+        others += await views.conflicting_labels(access, feedback)
         decide = page.queue.judges[name].mode
-        more, unknown = await preview.predicted_changes(access, feedback, vector, decide)
+        more, unknown = await views.predicted_changes(access, feedback, vector, decide)
         changes += more
     judgments = shown_judgments(case)
     context = {"judgments": judgments, "others": others, "changes": changes, "unknown": unknown}
@@ -168,7 +168,7 @@ async def preview_guideline(page: PageRequest) -> Response:
         for name, feedback in feedback_of(case, reply).items():
             access = page.queue.access(name, case["namespace"])
             model = page.queue.distill_model(name)
-            rules += await preview.proposed_guidelines(access, model, feedback)
+            rules += await views.proposed_guidelines(access, model, feedback)
     except MemAlignError as error:
         return page.fragment("problem", text=str(error))
     return page.fragment("rule", rules=rules)
@@ -176,7 +176,7 @@ async def preview_guideline(page: PageRequest) -> Response:
 
 async def show_guidelines(page: PageRequest) -> Response:
     access, reviewer = page.queue.access(page.criterion), page.reviewer
-    overview = await dashboard.guideline_overview(access, reviewer.name)
+    overview = await views.guideline_overview(access, reviewer.name)
     title, may_roll_back = "What the judge has learned", reviewer.may_roll_back
     return await page.show("learned", title, may_roll_back=may_roll_back, **overview)
 
@@ -234,7 +234,7 @@ async def show_changes(page: PageRequest) -> Response:
 async def show_answers(page: PageRequest) -> Response:
     access, start = page.queue.access(page.criterion), page.request.query_params.get("from", "0")
     first = int(start[:9]) if start.isdecimal() else 0
-    overview = await dashboard.answers_by(access, page.reviewer.name, first)
+    overview = await views.answers_by(access, page.reviewer.name, first)
     return await page.show("mine", "My answers", **overview)
 
 
@@ -249,7 +249,7 @@ async def revise_answer(page: PageRequest) -> Response:
 
 
 async def show_agreement(page: PageRequest) -> Response:
-    overview = await dashboard.agreement_overview(page.queue.access(page.criterion))
+    overview = await views.agreement_overview(page.queue.access(page.criterion))
     return await page.show("standing", "Where we stand", **overview)
 
 

@@ -17,7 +17,7 @@ from memalign_graph import (
     Pairwise,
 )
 from memalign_graph.interrupts import case_payload
-from memalign_graph.review import create_review_app, dashboard, tasks
+from memalign_graph.review import create_review_app, tasks, views
 from memalign_graph.review.answers import Answer
 from memalign_graph.review.forms import fields_of, parse_form
 from memalign_graph.review.tasks import Reviewer
@@ -141,7 +141,7 @@ async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) 
 async def test_older_answers_can_be_changed(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dashboard, "_MAX_ANSWERS", 1)
+    monkeypatch.setattr(views, "_MAX_ANSWERS", 1)
     for outputs in ("Older.", "Newer."):
         example = Example(inputs="Where is my order?", outputs=outputs)
         await office.memory.aremember(Feedback(example=example, value=True, author="ann"))

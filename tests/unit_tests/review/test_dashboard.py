@@ -10,8 +10,8 @@ from memalign_graph.memory.facts import Fact, new_id, timestamp_us
 from memalign_graph.memory.feedback import record_judgments
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
 from memalign_graph.memory.learning import record_check_answers
-from memalign_graph.review.dashboard import agreement_overview, answers_by, guideline_overview
 from memalign_graph.review.requests import _TEMPLATES
+from memalign_graph.review.views import agreement_overview, answers_by, guideline_overview
 from memalign_graph.types import ReviewChoice
 from tests.unit_tests.memory.support import learn, op
 from tests.unit_tests.review.test_preview import feedback_on, judged, memory_of

@@ -1,21 +1,35 @@
-"""The pages of a memory: its rules, an expert's answers, and how far judge and experts agree."""
+"""What the pages show: the rules, answers and agreement of a memory, and what an answer changes."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from itertools import combinations
 from typing import Any
 
-from memalign_graph.agreement import value_or_none, values_agree
+from memalign_graph.agreement import consensus, value_or_none, values_agree
+from memalign_graph.alignment.distill import distill_episodes
+from memalign_graph.errors import EmbeddingError
+from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase
+from memalign_graph.evidence.deciding import current_evidence_model, fit, off_loop
+from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.guidelines import GuidelineTable
 from memalign_graph.memory.history import Commit, history
+from memalign_graph.memory.index import Vector
 from memalign_graph.memory.judgments import utc_now
+from memalign_graph.memory.learning import authors_by_episode
 from memalign_graph.memory.memory_state import EpisodeRow
+from memalign_graph.memory.recall import embed_once, index_missing, vector_key_of_example
 from memalign_graph.memory.reports import pass_rate, review_report
+from memalign_graph.models import BaseChatModel
+from memalign_graph.review.blocks import tool_call
 from memalign_graph.review.forms import answer_fields, shown_value
 from memalign_graph.review.tasks import title_of
-from memalign_graph.scales import Boolean, Numeric, Scale
+from memalign_graph.scales import Boolean, Numeric, Scale, Value
+from memalign_graph.types import Decide, Episode, Example, Feedback, stored_example
 
 Shown = dict[str, Any]
 """What a template shows."""
@@ -31,6 +45,14 @@ _ACTIONS = dict.fromkeys(_BY_JUDGE, "learned") | {
     "remove_guideline": "removed a rule",
     "rollback": "returned to an earlier version",
 }
+_MAX_CHANGES, _MAX_NEAR = 10, 30
+_NO_VALUE = "An answer without a value changes no estimate now; the rule learned from it may."
+_NO_VECTOR = "This case has no embedding, so it is not known which cases are like it."
+_FEW = "Not known yet: {} cases have an expert's value, and it takes {}."
+_UNUSED = (
+    "None. The judge's verdicts decide here, because similar cases do not predict the experts' "
+    "values better."
+)
 
 
 async def guideline_overview(access: MemoryAccess, author: str | None) -> Shown:
@@ -197,3 +219,149 @@ def _newest(rows: Iterable[EpisodeRow]) -> list[EpisodeRow]:
 
 def _time(at: datetime) -> str:
     return f"{at.astimezone(UTC):%d %b %Y, %H:%M} UTC"
+
+
+async def embed_case(accesses: Sequence[MemoryAccess], example: Mapping[str, Any]) -> Any:
+    """Embed a case once for several criteria; None if that fails."""
+    for access in accesses:
+        await access.refresh(ASYNC)
+    with suppress(EmbeddingError):  # the page then says that similar cases are not known
+        return await embed_once(ASYNC, accesses, Example.model_validate(example))
+    return None
+
+
+async def conflicting_labels(access: MemoryAccess, feedback: Feedback) -> list[Shown]:
+    """Return what other experts answered to the same case, if their value differs."""
+    await access.refresh(ASYNC)
+    scale, value = access.criterion.scale, feedback.value
+    return [
+        feedback_summary(row, scale)
+        for row, other in _other_labels(access, feedback)
+        if value is not None and not values_agree(scale, other, value)
+    ]
+
+
+def _other_labels(access: MemoryAccess, feedback: Feedback) -> list[tuple[EpisodeRow, Value]]:
+    """Return the values that other experts gave the same case, oldest first."""
+    example, scale = feedback.example, access.criterion.scale
+    rows = access.view.rows_for_vector(vector_key_of_example(access, example))
+    labels = [
+        (row, value_or_none(row.value, scale))
+        for row in sorted(rows, key=lambda row: row.given_at)
+        if row.example_id == example.id and row.id != feedback.episode_id
+    ]
+    return [(row, value) for row, value in labels if value is not None]
+
+
+async def predicted_changes(
+    access: MemoryAccess, feedback: Feedback, vector: Vector | None, decide: Decide = "auto"
+) -> tuple[list[Shown], str | None]:
+    """Return the settled cases whose estimate would change, or why that is not known."""
+    example, judgment, scale = feedback.example, feedback.judgment, access.criterion.scale
+    key = vector_key_of_example(access, example)
+    try:
+        judge_key = None if judgment is None else judgment.judge_key
+        model = await current_evidence_model(ASYNC, access, judge_key=judge_key)
+        vector = access.view.vectors([key]).get(key, vector)
+        access.view.index.check([] if vector is None else [vector])
+    except EmbeddingError as error:
+        return [], f"It is not known which cases would change. {error}"
+    if feedback.value is None:
+        return [], _NO_VALUE
+    if len(model.cases) < MIN_CASES:
+        return [], _FEW.format(len(model.cases), MIN_CASES)
+    if vector is None:
+        return [], _NO_VECTOR
+    values = [*(other for _, other in _other_labels(access, feedback)), feedback.value]
+    stored = next((case for case in model.cases if case.example_id == example.id), None)
+    verdict = stored.verdict if stored else None
+    if verdict is None and judgment is not None:
+        verdict = RawVerdict(judgment.verdict, judgment.probabilities)
+    case = EvidenceCase(
+        vector_key=key,
+        vector=vector,
+        example_id=example.id,
+        episode_ids=[],
+        value=consensus(values, scale),
+        verdict=verdict,
+        judged_at=datetime.now(UTC),
+    )
+    if model.needs_fit(decide):
+        await fit(ASYNC, model)
+    if not model.decides(decide):
+        return [], _UNUSED
+    changed = await off_loop(ASYNC, partial(model.values_changed_by, case))
+    return [_change(access, *change) for change in changed[:_MAX_CHANGES]], None
+
+
+def _change(access: MemoryAccess, settled: EvidenceCase, before: Value, after: Value) -> Shown:
+    scale, rows = access.criterion.scale, access.view.rows_for_vector(settled.vector_key)
+    is_right, was_right = (values_agree(scale, value, settled.value) for value in (after, before))
+    return {
+        "title": row_title(next(row for row in rows if row.example_id == settled.example_id)),
+        "before": shown_value(scale, before),
+        "after": shown_value(scale, after),
+        "expert": shown_value(scale, settled.value),
+        "becomes": "right" if is_right else "wrong" if was_right else "neither",
+    }
+
+
+async def proposed_guidelines(
+    access: MemoryAccess, model: BaseChatModel, feedback: Feedback
+) -> list[Shown]:
+    """Ask a model which changes to the guidelines this answer would lead to."""
+    if feedback.agrees:
+        return []
+    active = {guideline.id: guideline for guideline in await access.guidelines(ASYNC)}
+    episode = Episode.from_feedback(feedback)
+    result = await distill_episodes(ASYNC, access, model, [episode], [*active.values()])
+    author = {episode.id: feedback.author or feedback.id}
+    table = GuidelineTable(
+        active,
+        usable_sources={episode.id},
+        position=0,
+        authors={**authors_by_episode(access.view), **author},
+    )
+    supported = [active.get(table.apply(operation) or "") for operation in result.operations]
+    # A guideline by hand gets no sources, so the table reports no change of it.
+    proposals: list[Shown] = [
+        {"action": "support", "text": guideline.text, "question": guideline.question}
+        for guideline in supported
+        if guideline is not None and guideline.origin == "expert"
+    ]
+    for change in table.outcome:
+        action, guideline = change["action"], table.after.get(change["guideline_id"])
+        if action == "add" and change["guideline_id"] in active:
+            action = "support"
+        question = None if guideline is None else guideline.question
+        proposals.append({"action": action, "text": change["text"], "question": question})
+    return proposals
+
+
+async def nearest_case(
+    access: MemoryAccess, example: Example, vector: Vector | None
+) -> Shown | None:
+    """Return the nearest other labeled case; for a tool call, the nearest approved call."""
+    view, scale = await access.refresh(ASYNC), access.criterion.scale
+    await index_missing(ASYNC, access, view)
+    own_key, call = vector_key_of_example(access, example), tool_call(example.outputs)
+    vector = view.vectors([own_key]).get(own_key, vector)
+    max_near = _MAX_NEAR if call is None else len(view.rows())
+    matches = [] if vector is None else view.index.search(vector, max_near)
+
+    def is_comparable(row: EpisodeRow) -> bool:
+        value = value_or_none(row.value, scale)
+        if row.example_id == example.id or value is None:
+            return False
+        other = None if call is None else tool_call(row.content["example"]["outputs"])
+        return call is None or (
+            value is True and other is not None and other["name"] == call["name"]
+        )
+
+    for key, similarity in matches:
+        if rows := list(filter(is_comparable, view.rows_for_vector(key))):
+            newest = max(rows, key=lambda row: (row.given_at, row.id))
+            near = stored_example(newest.content["example"])
+            summary = feedback_summary(newest, scale)
+            return {"similarity": min(similarity, 1.0), **summary, "example": near}
+    return None
