@@ -202,7 +202,8 @@ def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     monkeypatch.setenv("SOME_API_KEY", "sk-1234567890")
     for terminal in (Terminal(), Terminal(quiet=True)):
         terminal.note("note")
-        terminal.warn("bad key: sk-1234567890")
+        for _ in range(2):  # shown once
+            terminal.warn("bad key: sk-1234567890")
         with terminal.progress() as progress:
             for done in range(4):
                 progress("judged", done, 3)

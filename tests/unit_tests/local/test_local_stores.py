@@ -170,6 +170,13 @@ def test_concurrent_processes_can_create_the_same_file(tmp_path: Path) -> None:
             assert len(store.search(SPACE)) == 3
 
 
+def test_store_without_a_file_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_local_store(":memory:") as store:
+        store.put(SPACE, "1", {"text": "cold"})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for url in ("sqlite:///x.db", "mysql://u:secret@h/x"):

@@ -108,6 +108,9 @@ async def test_lease_lasts_ten_minutes() -> None:
     await clock.leases.renew("ann", "j-1")
     assert await clock.holder_after(minutes=9, seconds=50) == "ann"
     assert await clock.holder_after(seconds=10) is None
+    await clock.leases.renew("ann", "j-1")
+    await clock.leases.release("ann", "j-1", skip=True)
+    assert await clock.holder_after() is None
 
 
 async def test_first_lease_holder_is_kept() -> None:
