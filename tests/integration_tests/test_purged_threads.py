@@ -12,6 +12,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
 from memalign_graph import Criterion
+from tests.builders import make_judgment
 from tests.conftest import EVERY_WAY, Bench
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import (
@@ -114,13 +115,15 @@ async def test_threads_of_other_memories_stay(bench: Bench) -> None:
     for user in ("carol", "dave"):
         ask(bench.saver, user, CASE["inputs"])
     ask(bench.saver, "named only", "Something else altogether.")
-    [episode] = await bench.remember({**CASE, **REPLY, "thread_id": "named only"})
+    answer = {**CASE, **REPLY, "judgment": (judgment := make_judgment())}
+    [episode] = await bench.remember({**answer, "thread_id": "named only"})
     bench.teach("Say sorry first.", episode)
     ask(bench.saver, "a guideline's text alone", "Say sorry first.")
     before = threads_in(bench.saver)
-    ask(bench.saver, "it", f"What of {episode.id}?")
+    ask(bench.saver, "its episode", f"What of {episode.id}?")
+    ask(bench.saver, "its judgment", f"What of {judgment.id}?")
     forgotten = await purge(bench)
-    assert forgotten.purged.thread_ids == ["it"]
+    assert {*forgotten.purged.thread_ids} == {"its episode", "its judgment"}
     assert threads_in(bench.saver) == before
     assert (await bench.state(review, "same case, another expert")).interrupts
     assert len(await bench.episodes()) == 1

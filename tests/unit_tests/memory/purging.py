@@ -80,7 +80,13 @@ def fill(
     learn(
         memory,
         op("merge", guideline_id=merged.id, superseded_by=reworded.id),
-        op("retire", episode, guideline_id=superseded.id, superseded_by=untouched.id),
+        op(
+            "retire",
+            episode,
+            guideline_id=superseded.id,
+            superseded_by=untouched.id,
+            reason="Since zqxwhy counts.",
+        ),
     )
     memory.edit_guideline(reworded.id, "By hand: zqxwhy alone.", author="zqxann")
     memory.add_guideline("By hand, of nothing in particular.", author="bob")
