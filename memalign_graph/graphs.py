@@ -238,13 +238,15 @@ def new_builder(
     state: type[Any],
     output_schema: type[Any],
     input_schema: type[Any] = schemas.RunInput,
+    *,
+    builder_class: type[Graph] = StateGraph,
 ) -> Graph:
     """Return a builder; `cite_guidelines` adds `broken_guidelines` to its output."""
     if resources.judge.cite_guidelines and input_schema is schemas.RunInput:
         broken = {"broken_guidelines": state.__annotations__["broken_guidelines"]}
         cited: Any = TypedDict("Cited", {**output_schema.__annotations__, **broken})  # type: ignore[misc] # made here
         output_schema = cited
-    return StateGraph(
+    return builder_class(
         state,
         context_schema=settings.MemAlignContext,
         input_schema=input_schema,

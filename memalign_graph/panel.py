@@ -10,7 +10,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Annotated, Any
 
-from langgraph.graph import END, START
+from langgraph.graph import END, START, StateGraph
 from pydantic import Field, SkipValidation
 from typing_extensions import TypedDict, Unpack
 
@@ -30,6 +30,7 @@ from memalign_graph.nodes import judge as judging
 from memalign_graph.nodes.review import commit_memory, distill_feedback, make_feedback
 from memalign_graph.panel_form import check_names, panel_form
 from memalign_graph.runtime import (
+    DEFAULT_MAX_CONCURRENCY,
     Clients,
     JudgeResources,
     Node,
@@ -182,6 +183,14 @@ class PanelState(RunInput, PanelOutput):
     judge_failures: ByCriterion  # the class of the error, if a criterion could not be judged
 
 
+class _PanelGraph(StateGraph[Any, Any, Any, Any]):
+    """A graph that runs all criteria concurrently, also if LangGraph would start fewer threads."""
+
+    def compile(self, *args: Any, **options: Any) -> Any:
+        compiled = super().compile(*args, **options)
+        return compiled.with_config(max_concurrency=DEFAULT_MAX_CONCURRENCY)
+
+
 def create_panel_graph(
     criteria: Sequence[Criterion],
     *,
@@ -215,7 +224,7 @@ def create_panel_graph(
     """
     panel = _Panel(criteria, judge, aggregate, PanelSettings(review=review).review)
     representative, size = panel.representative, len(panel.resources)
-    builder = new_builder(representative, PanelState, PanelOutput)
+    builder = new_builder(representative, PanelState, PanelOutput, builder_class=_PanelGraph)
     builder.add_node(Node(panel.retrieve_episodes, representative, is_first=True))
     for operation in (panel.judge_criteria, panel.collect_feedback, panel.learn_criteria):
         builder.add_node(Node(operation, representative))

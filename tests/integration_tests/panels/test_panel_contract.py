@@ -139,7 +139,7 @@ async def test_nine_criteria_are_judged_and_distilled_concurrently(
     builder: Any = StateGraph(Parent)
     builder.add_node("panel", create_panel_graph(NINE, review="always").compile())
     builder.add_edge(START, "panel")
-    graph = bench.compile(builder).with_config(max_concurrency=len(NINE))
+    graph = bench.compile(builder)
     bench.server.rules = judged(metrics=1, plots=2)
     bench.server.responder = Together(len(NINE), bench.server.judge, "judgment")
     result = await bench.invoke(graph, CASE, context=context and {"memalign": context})
