@@ -1,9 +1,10 @@
-"""Run an alignment, or learn from a reply, in a process that gets killed."""
+"""Run an alignment or a review in a process that gets killed."""
 
 import asyncio
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from langgraph.types import Command
 
 from memalign_graph import Criterion, create_alignment_graph, create_review_graph
 from memalign_graph.local import open_checkpointer, open_store
-from tests.conftest import COLD
+from tests.conftest import CASE, COLD
 from tests.conftest import CRITERION as SUPPORT
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.stores import connect
@@ -123,6 +124,19 @@ def work(job: Job) -> None:
     else:
         align(job)
     (job.folder / job.name).write_text(str(job.steps))
+
+
+def review(folder: Path, environment: Mapping[str, str], criterion: Criterion, reply: Any) -> None:
+    """Judge a case, resume with a reply if given, and wait to be killed."""
+    os.environ.update(environment)
+    store = SqliteStore(connect(folder / "store.db"))
+    saver = SqliteSaver(connect(folder / "threads.db"))
+    store.setup()
+    graph: Any = create_review_graph(criterion, **models()).compile(store=store, checkpointer=saver)
+    graph.invoke(CASE, ON)
+    if reply is not None:
+        graph.invoke(Command(resume=reply), ON)
+    time.sleep(600)
 
 
 def learn(uri: str, environment: Mapping[str, str], kill_at: int | None, pipe: Any) -> None:

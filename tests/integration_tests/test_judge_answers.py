@@ -195,6 +195,18 @@ async def test_custom_graph_of_nodes_behaves_like_the_judge_graph(bench: Bench) 
     assert len(await bench.episodes()) == 1
 
 
+async def test_custom_node_can_remove_guidelines_from_the_prompt(bench: Bench) -> None:
+    def without_guidelines(node: Any, state: Any) -> Any:
+        update = node.invoke(state)
+        update["judge_memory"]["guidelines"].clear()
+        return update
+
+    graph = nodes_graph(bench, Support, *JUDGE_NODES, assemble_guidelines=without_guidelines)
+    await bench.add_guideline("Begin with a word of regret.")
+    judged = await bench.invoke(graph, CASE)
+    assert judged["judgment"]["guideline_ids"] == []
+
+
 async def test_model_with_fallbacks_judges_measures_confidence_and_distills(bench: Bench) -> None:
     first: Any = bench.server.chat_model(model="first", max_retries=0)
     model = first.with_fallbacks([bench.server.chat_model(model="second", cache=False)])
