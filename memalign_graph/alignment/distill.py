@@ -204,13 +204,13 @@ async def reword_pending(
     chat: BaseChatModel,
     *,
     limit: int = _MAX_CONCURRENCY,
-    most: int | None = None,
+    max_guidelines: int | None = None,
 ) -> DistillResult:
     """Reword the pending guidelines whose attempts are not used up."""
     pending = await access.pending_guidelines(io)
     outdated = [guideline for guideline in pending if can_be_tried(access, chat, guideline)]
     cached = CachedRepliesIO(io, access)
-    rewording = [reword(cached, access, chat, guideline) for guideline in outdated[:most]]
+    rewording = [reword(cached, access, chat, guideline) for guideline in outdated[:max_guidelines]]
     return sum(await io.gather(rewording, limit), DistillResult())
 
 

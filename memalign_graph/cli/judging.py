@@ -117,13 +117,14 @@ class _Judging:
     async def judge(self, examples: list[dict[str, Any]], max_concurrency: int) -> None:
         """Judge the examples that are not finished."""
         from memalign_graph.graphs import create_judge_graph
+        from memalign_graph.memory.facts import EMPTY_VERSION
 
         location, settings, terminal = self.location, self.settings, self.terminal
         indexes = [index for index in range(len(examples)) if index not in self.lines]
         async with self._open(open_store_async) as store:
             memory = location.memory_in(store, settings.embeddings)
             terminal.note(f"memory {location}: guidelines: {len(await memory.aguidelines())}")
-            if not (await memory.aversion()).strip("0"):
+            if await memory.aversion() == EMPTY_VERSION:
                 terminal.warn(f"{location} is empty: judging by the criterion alone.")
             graph = create_judge_graph(settings.criterion, **settings.options).compile(store=store)
             judged = graph.abatch_as_completed(

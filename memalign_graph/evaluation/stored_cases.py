@@ -160,7 +160,7 @@ async def _migrate(
         if not copy.cases:
             raise InvalidInputError("memory: no case has an expert's value. Remember some first.")
         if to is None:
-            stored = load_cases(copy.access.view, scale, most=len(copy.access.view.rows()))
+            stored = load_cases(copy.access.view, scale, max_cases=len(copy.access.view.rows()))
             before = {case.example_id: case.verdict.value for case in stored if case.verdict}
         else:
             old = replace(subject, name=OLD, alignment=Alignment(judge=judge))

@@ -52,7 +52,7 @@ class EvidenceCase:
 
 
 def load_cases(
-    view: MemoryView, scale: Scale, judge_key: str | None = None, most: int | None = None
+    view: MemoryView, scale: Scale, judge_key: str | None = None, max_cases: int | None = None
 ) -> list[EvidenceCase]:
     """Return the newest cases of a memory, sorted by example id.
 
@@ -61,7 +61,7 @@ def load_cases(
     """
     is_present = _present_judge(view, judge_key)
     keys = (row.vector_key for row in view.newest())
-    vectors = view.vectors(islice(dict.fromkeys(keys), most or MAX_CASES))
+    vectors = view.vectors(islice(dict.fromkeys(keys), max_cases or MAX_CASES))
     rows_by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
     for key in vectors:
         for row in view.rows_for_vector(key):

@@ -214,7 +214,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
         # Guidelines of feedback that this expert has replaced may have to be reworded.
         rewordings = await reword_pending(
-            io, access, chat, limit=step.max_concurrency, most=_MAX_PENDING
+            io, access, chat, limit=step.max_concurrency, max_guidelines=_MAX_PENDING
         )
     except (ChatModelError, InvalidInputError) as error:
         # The expert's feedback is stored, so a later run can learn from it.

@@ -86,7 +86,7 @@ def gather(verdicts: list[GateVerdict], verdict: GateVerdict) -> list[GateVerdic
     return [*verdicts, verdict]
 
 
-class Told(MessagesState):
+class WithCritique(MessagesState):
     critique: Annotated[str, keep_last]
 
 

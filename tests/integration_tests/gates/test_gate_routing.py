@@ -19,7 +19,7 @@ from tests.integration_tests.gates.support import (
     QUESTION,
     REASON,
     Builder,
-    Told,
+    WithCritique,
     Writer,
     always,
     asked,
@@ -83,7 +83,11 @@ async def test_critique_names_the_guidelines_reported_as_broken(bench: Bench) ->
 
 async def test_critique_key_is_cleared_when_the_turn_ends(bench: Bench) -> None:
     writer = Writer()
-    options: dict[str, Any] = {"state": Told, "critique_key": "critique", "max_revisions": 1}
+    options: dict[str, Any] = {
+        "state": WithCritique,
+        "critique_key": "critique",
+        "max_revisions": 1,
+    }
     graph = gated(bench, writer, **options)
     bench.server.script(verdict(False), verdict(True))
     parts = await bench.stream(graph, asked(), stream_mode="values")
@@ -216,7 +220,7 @@ async def test_each_gate_of_a_chain_counts_its_own_revisions(bench: Bench) -> No
 @pytest.mark.parametrize("bad", ["short", "tone"])
 async def test_parallel_gates_share_a_critique_key(bench: Bench, bad: str) -> None:
     writer = Writer()
-    builder = writing(writer, Told)
+    builder = writing(writer, WithCritique)
     for name, criterion in (("tone", CRITERION), ("short", LENGTH)):
         gate_on(bench, builder, criterion, name=name, critique_key="critique")
     first = first_draft(TONE_ASKED if bad == "tone" else LENGTH_ASKED)

@@ -20,7 +20,7 @@ from tests.integration_tests.gates.support import (
     REASON,
     Counted,
     Kept,
-    Told,
+    WithCritique,
     Writer,
     always,
     asked,
@@ -187,7 +187,7 @@ async def test_earlier_verdict_is_not_used_for_a_new_answer(bench: Bench, state:
     assert not (await bench.state(graph)).values["quality_gate"]
 
 
-@pytest.mark.parametrize("keyed", [{}, {"state": Told, "critique_key": "critique"}])
+@pytest.mark.parametrize("keyed", [{}, {"state": WithCritique, "critique_key": "critique"}])
 async def test_fallback_replaces_the_turns_drafts_and_critiques(bench: Bench, keyed: Any) -> None:
     bench.server.rules = always(False)
     graph = gated(bench, Writer(), max_revisions=1, fallback=LATER, **keyed)
