@@ -31,7 +31,7 @@ from memalign_graph.errors import (
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.judging.again import compares_cases, pin_memory, prepare_memory
-from memalign_graph.judging.case import Case, prepare_example, retrieve
+from memalign_graph.judging.case import Case, Retrieved, prepare_example, retrieve
 from memalign_graph.judging.verdict import run_judge
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.external_traces import record_batch_file
@@ -373,9 +373,9 @@ class _BatchJudge:
         call = NodeCall(self.io, self._resources, runtime, self._settings, access, case["example"])
         example, failed = prepare_example(call), case["failed"]
         vector = EmbeddingError(failed) if failed else decode_optional_vector(case["vector"])
-        retrieved = await retrieve(call, example, vector)
-        active = await access.guidelines_at(SYNC, retrieved.version)
-        retrieved = retrieved.with_guidelines(active.guidelines, call)
+        recall = await retrieve(call, example, vector)
+        active = await access.guidelines_at(SYNC, recall.version)
+        retrieved = Retrieved.of(recall, access.view).with_guidelines(active.guidelines, call)
         judgment = await run_judge(Case(call, example, retrieved))
         judgment = judgment.model_copy(update={"id": judgment_id})
         keep_for = self.judge.keep_judgments

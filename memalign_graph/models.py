@@ -85,8 +85,12 @@ def drop_oldest(entries: dict[Any, Any], size: int) -> None:
 _BATCH_WAIT_S = 0.01
 """How long a text waits for others while a request is in flight; a request takes far longer."""
 
-_ROUNDS_APART = 3
-"""Rounds of the event loop between answers: more change little, and each costs 0.03 ms."""
+_ROUNDS_APART, _SECONDS_APART = 3, 0.002
+"""Rounds of the event loop, and seconds for threads, between the answers of one request.
+
+Answered all at once, concurrent judgments would ask their model last, and together. More rounds or
+seconds change little; a round costs 0.03 ms.
+"""
 
 _MAX_TEXTS_PER_REQUEST = 32
 """Servers that limit the texts of a request allow at least so many."""
@@ -124,7 +128,7 @@ class _BatchedEmbeddings(Embeddings):
         self._open: dict[IO, _Batch] = {}
         self._unanswered = 0
         self._lock = threading.Lock()
-        self._turn = asyncio.Lock()
+        self._turn, self._thread_turn = asyncio.Lock(), threading.Lock()
 
     def embed_query(self, text: str) -> list[float]:
         return self.shared.embed_query(text)
@@ -139,7 +143,12 @@ class _BatchedEmbeddings(Embeddings):
             finally:
                 self._finish(SYNC, batch)
         vectors = batch.vectors_of(index)
-        return self.shared.embed_documents(texts) if vectors is None else vectors
+        if vectors is None:
+            return self.shared.embed_documents(texts)
+        if len(batch.texts) > 1:
+            with self._thread_turn:
+                time.sleep(_SECONDS_APART)
+        return vectors
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         if len(texts) != 1:
@@ -153,7 +162,6 @@ class _BatchedEmbeddings(Embeddings):
         if vectors is None:
             return await self.shared.aembed_documents(texts)
         if len(batch.texts) > 1:
-            # All at once, the judgments would ask their model last, and together.
             async with self._turn:
                 for _ in range(_ROUNDS_APART):
                     await asyncio.sleep(0)

@@ -38,7 +38,12 @@ from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.feedback import remember
-from memalign_graph.memory.recall import decode_optional_vector, recall, recall_without_episodes
+from memalign_graph.memory.recall import (
+    decode_optional_vector,
+    load_examples,
+    recall,
+    recall_without_episodes,
+)
 from memalign_graph.models import ChatModelLike, embedder_id, model_name_of, resolve_chat_model
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Judge
@@ -249,7 +254,8 @@ async def _baselines(
             if not is_about_prompt(error):
                 raise
             similar = await recall_without_episodes(io, access, error)
-        values = dataset.baselines(labels, similar.examples, scale)
+        examples = load_examples(access.view, similar.similar)
+        values = dataset.baselines(labels, examples, scale)
         verdict = RawVerdict(values.get(dataset.MEDIAN, values[dataset.MAJORITY]))
         decision = model.decide(verdict, decode_optional_vector(similar.vector), "evidence")
         by_name = {name: Prediction(value=value) for name, value in values.items()}

@@ -88,9 +88,10 @@ async def prepare_decision(
             "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
         )
         model = _model_of(access, judge_key)
-    cases = [case for case in model.cases if case.example_id not in excluded_ids]
-    if len(cases) < len(model.cases):
-        model = EvidenceModel(access.criterion.scale, cases)
+    if excluded_ids:
+        cases = [case for case in model.cases if case.example_id not in excluded_ids]
+        if len(cases) < len(model.cases):
+            model = EvidenceModel(access.criterion.scale, cases)
     if model.needs_fit(mode):
         await fit(io, model)
     return partial(model.decide, vector=vector, mode=mode)

@@ -47,7 +47,7 @@ async def judge_leaving_out(
     k = call.settings["k"] if call.judge.use_episodes else 0
     recall = recall_excluding(access, example, k, excluded_episode_ids)
     call = replace(call, io=CachedRepliesIO(call.io, access), max_concurrency=1)
-    retrieved = Retrieved.of(recall).with_guidelines(guidelines, call)
+    retrieved = Retrieved.of(recall, access.view).with_guidelines(guidelines, call)
     excluded_keys = _without_votes(access.view.rows(), excluded_episode_ids)
     excluded_keys |= {example.id, vector_key_of_example(access, example)}
     return await run_judge(Case(call, example, retrieved, excluded_keys))

@@ -10,9 +10,16 @@ from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.evidence.check_value import AnchoredCheck
 from memalign_graph.evidence.verdicts import ConfidenceMeasurement
 from memalign_graph.io import IO
-from memalign_graph.memory import recall as memory
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index import Vector
+from memalign_graph.memory.recall import (
+    RecallResult,
+    SimilarExample,
+    load_examples,
+    recall,
+    recall_without_episodes,
+)
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import max_input_tokens
 from memalign_graph.prompts.judge import fit_guidelines
 from memalign_graph.runtime import NodeCall
@@ -48,17 +55,8 @@ class Retrieved(FrozenModel):
     warnings: list[str] = Field(default_factory=list)
 
     @classmethod
-    def of(cls, recall: memory.RecallResult) -> "Retrieved":
-        recalled = {
-            episode.id: case.similarity for case in recall.examples for episode in case.episodes
-        }
-        return cls(
-            version=recall.version,
-            recalled=recall.examples,
-            vector=recall.vector,
-            nearness={**recalled, **recall.nearness},
-            warnings=[recall.warning] if recall.warning else [],
-        )
+    def of(cls, recall: RecallResult, view: MemoryView) -> "Retrieved":
+        return cls(**{**recall.to_json(), "recalled": load_examples(view, recall.similar)})
 
     def with_guidelines(
         self, active_guidelines: Sequence[Guideline], call: NodeCall
@@ -117,14 +115,12 @@ class Retrieved(FrozenModel):
         if episode_ids or fields["guidelines"] or fields["relevant"]:
             active = await access.guidelines_at(io, fields["version"])
             by_id = {guideline.id: guideline for guideline in active.guidelines}
-        episodes = access.view.episodes(episode_ids)
         for name in ("guidelines", "relevant"):
             fields[name] = [by_id[key] for key in fields[name] if key in by_id]
-        fields["recalled"] = [
-            RecalledExample(example=left[0].example, episodes=left, similarity=case["similarity"])
-            for case in fields["recalled"]
-            if (left := [episodes[key] for key in case["episodes"] if key in episodes])
-        ]
+        fields["recalled"] = load_examples(
+            access.view,
+            [SimilarExample(case["episodes"], case["similarity"]) for case in fields["recalled"]],
+        )
         fields.pop("wordings", None)
         return cls.model_validate(fields)
 
@@ -191,18 +187,15 @@ def prepare_example(call: NodeCall) -> Example:
 
 async def retrieve(
     call: NodeCall, example: Example, vector: Vector | EmbeddingError | None = None
-) -> Retrieved:
+) -> RecallResult:
     """Find similar examples, as the judge's options say; `vector` is the example's, if known."""
     io, access, judge = call.io, call.access, call.judge
     k = call.settings["k"] if judge.use_episodes else 0
     try:
         if isinstance(vector, EmbeddingError):
             raise vector
-        recall = await memory.recall(
-            io, access, example, k, vector=vector, embed_always=judge.weighs
-        )
+        return await recall(io, access, example, k, vector=vector, embed_always=judge.weighs)
     except EmbeddingError as error:
         if judge.on_embedding_error == "raise":
             raise
-        recall = await memory.recall_without_episodes(io, access, error)
-    return Retrieved.of(recall)
+        return await recall_without_episodes(io, access, error)

@@ -24,7 +24,7 @@ from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
 from memalign_graph.memory.purge import Forgotten, Selection, forget
 from memalign_graph.memory.purge import purge as erase
-from memalign_graph.memory.recall import recall
+from memalign_graph.memory.recall import load_examples, recall
 from memalign_graph.memory.reports import GroupBy, PassRate, ReviewReport
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
@@ -160,7 +160,8 @@ class JudgeMemory:
         """
         if not isinstance(k, int) or k < 0:
             raise InvalidInputError(f"k: expected a whole number from 0 on, got {show_value(k)}.")
-        return (await recall(io, self.access, parse_example(example), k)).examples
+        similar = (await recall(io, self.access, parse_example(example), k)).similar
+        return load_examples(self.access.view, similar)
 
     recall, arecall = sync_async_methods(_recall)
 

@@ -4,8 +4,10 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
@@ -22,9 +24,10 @@ from memalign_graph.memory.index import (
     retrieval_text,
     vector_key,
 )
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import embed_texts
-from memalign_graph.types import Episode, Example, RecalledExample
+from memalign_graph.types import Example, RecalledExample
 
 logger = logging.getLogger(__name__)
 
@@ -54,19 +57,50 @@ _TRUNCATED = (
 )
 
 
+class SimilarExample(NamedTuple):
+    """An example in memory, by the ids of the feedback on it."""
+
+    episode_ids: list[str]  # oldest first
+    similarity: float  # cosine, from -1 to 1
+
+
 @dataclass(frozen=True)
 class RecallResult:
     """The result of `recall`."""
 
-    examples: list[RecalledExample]
+    similar: list[SimilarExample]
     """Most similar first."""
     version: str
     vector: str | None = None
     """The example's vector in base64, for feedback on it."""
     nearness: Mapping[str, float] = field(default_factory=dict)
-    """The similarity of further episodes, by id; it decides which guidelines are relevant."""
+    """Similarities by episode id, of further episodes too; they decide which guidelines are
+    relevant."""
     warning: str | None = None
     """What the result lacks, in a sentence."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON with ids alone, so that no stream shows other users' cases."""
+        return {
+            "version": self.version,
+            "recalled": [
+                {"episodes": case.episode_ids, "similarity": case.similarity}
+                for case in self.similar
+            ],
+            "vector": self.vector,
+            "nearness": {**self.nearness},
+            "warnings": [self.warning] if self.warning else [],
+        }
+
+
+def load_examples(view: MemoryView, similar: Sequence[SimilarExample]) -> list[RecalledExample]:
+    """Return examples with their feedback, except feedback that was removed since."""
+    episodes = view.episodes(key for case in similar for key in case.episode_ids)
+    return [
+        RecalledExample(example=left[0].example, episodes=left, similarity=case.similarity)
+        for case in similar
+        if (left := [episodes[key] for key in case.episode_ids if key in episodes])
+    ]
 
 
 async def recall(
@@ -82,21 +116,21 @@ async def recall(
     view = await access.refresh(io)
     version = view.version  # read before the next await: others may commit meanwhile
     if k == 0 and not embed_always:
-        return RecallResult(examples=[], version=version)
+        return RecallResult([], version)
     text, truncated = retrieval_text(example)
     warning = _TRUNCATED if truncated else None
     if warning is not None:
         logger.warning("Judging %r: %s", access.criterion.name, warning)
     if view.is_empty:
-        return RecallResult(examples=[], version=version, warning=warning)
+        return RecallResult([], version, warning=warning)
     key = vector_key(access.embedder.id, text)
     await index_missing(io, access, view)
     stored = view.index.get(key)
     vector = vector if stored is None else stored
     if vector is None:
         vector = (await embed(io, access, {key: text}))[key]
-    rows, nearness = _find(view, vector, k)
-    return RecallResult(rows, version, encode_vector(vector), nearness, warning)
+    similar, nearness = _find(view, vector, k)
+    return RecallResult(similar, version, encode_vector(vector), nearness, warning)
 
 
 async def embed_once(
@@ -125,30 +159,29 @@ def recall_excluding(
     text, truncated = retrieval_text(example)
     vector = view.index.get(vector_key(access.embedder.id, text))
     if vector is None:
-        return RecallResult(examples=[], version=view.version)
-    rows, nearness = _find(view, vector, k, excluded_episode_ids)
+        return RecallResult([], view.version)
+    similar, nearness = _find(view, vector, k, excluded_episode_ids)
     warning = _TRUNCATED if truncated and k else None
-    return RecallResult(rows, view.version, encode_vector(vector), nearness, warning)
+    return RecallResult(similar, view.version, encode_vector(vector), nearness, warning)
 
 
 def _find(
     view: MemoryView, vector: Vector, k: int, excluded_episode_ids: AbstractSet[str] = frozenset()
-) -> tuple[list[RecalledExample], dict[str, float]]:
-    """Find similar examples, and the similarity of further episodes, without some episodes."""
+) -> tuple[list[SimilarExample], dict[str, float]]:
+    """Find similar examples, and the similarities of more episodes, without some episodes."""
     if not k:
         return [], {}
     # Relevant guidelines are chosen by their sources, which are more than k.
     wanted = max(k, _NEAR) if len(view.guidelines) > _MANY_GUIDELINES else k
-    near: list[tuple[list[str], float]] = []
+    near: list[tuple[list[EpisodeRow], float]] = []
     for key, similarity in _search(view, vector, wanted + len(excluded_episode_ids)):
-        ids = [row.id for row in view.rows_for_vector(key) if row.id not in excluded_episode_ids]
-        near += [(ids, similarity)] if ids else []
-    episodes = view.episodes(each for ids, _ in near[:k] for each in ids)
-    examples: list[RecalledExample] = []
-    for ids, similarity in near[:k]:
-        examples += _group([episodes[each] for each in ids if each in episodes], similarity)
-    nearness = {each: round(similarity, 4) for ids, similarity in near[k:wanted] for each in ids}
-    return examples[:k], nearness
+        rows = [row for row in view.rows_for_vector(key) if row.id not in excluded_episode_ids]
+        near += [(rows, similarity)] if rows else []
+    similar = [case for rows, similarity in near[:k] for case in _group(rows, similarity)][:k]
+    nearness = {key: case.similarity for case in similar for key in case.episode_ids}
+    for rows, similarity in near[k:wanted]:
+        nearness |= {row.id: round(similarity, 4) for row in rows}
+    return similar, nearness
 
 
 def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]:
@@ -169,23 +202,24 @@ async def recall_without_episodes(
     view = await access.refresh(io)
     warning = f"Judged by the guidelines alone, without similar examples. {error}"
     logger.warning("Judging %r: %s", access.criterion.name, warning)
-    return RecallResult(examples=[], version=view.version, warning=warning)
+    return RecallResult([], view.version, warning=warning)
 
 
 def decode_optional_vector(recalled: str | None) -> Vector | None:
     return None if recalled is None else decode_vector(recalled)
 
 
-def _group(episodes: list[Episode], similarity: float) -> list[RecalledExample]:
-    """Group episodes by example: two examples can have the same embedded text."""
-    grouped: dict[str, list[Episode]] = {}
-    for episode in sorted(episodes, key=lambda each: (each.created_at, each.id)):
-        grouped.setdefault(episode.example_id, []).append(episode)
+def _group(rows: Sequence[EpisodeRow], similarity: float) -> list[SimilarExample]:
+    """Group feedback by example: two examples can have the same embedded text."""
+
+    def age(row: EpisodeRow) -> tuple[datetime, str]:
+        return datetime.fromisoformat(row.content["created_at"]), row.id
+
+    grouped: dict[str, list[str]] = {}
+    for row in sorted(rows, key=age):
+        grouped.setdefault(row.example_id, []).append(row.id)
     bounded = max(-1.0, min(1.0, similarity))
-    return [
-        RecalledExample(example=group[0].example, episodes=group, similarity=bounded)
-        for group in grouped.values()
-    ]
+    return [SimilarExample(ids, bounded) for ids in grouped.values()]
 
 
 def vector_key_of_example(access: MemoryAccess, example: Example) -> str:

@@ -178,12 +178,7 @@ def test_excluded_case_has_no_effect(k: int, rules: int) -> None:
         rest = filled([item for item in feedback if item.example.id != example.id], rules)
         wanted = run_sync(recall(SYNC, rest.access, example, k))
         recalled = recall_excluding(whole.access, example, k, episode_ids)
-        assert [example.example.id for example in recalled.examples] == [
-            example.example.id for example in wanted.examples
-        ]
-        assert [[episode.id for episode in example.episodes] for example in recalled.examples] == [
-            [episode.id for episode in example.episodes] for example in wanted.examples
-        ]
+        assert recalled.similar == wanted.similar
         assert recalled.nearness == wanted.nearness
 
 
@@ -191,10 +186,10 @@ def test_excluded_case_has_no_effect(k: int, rules: int) -> None:
 def test_distant_examples_help_to_select_guidelines(rules: int, expected: int) -> None:
     memory, example = filled(some_feedback(), rules), Example(inputs="late parcel", outputs="a")
     recalled = run_sync(recall(SYNC, memory.access, example, 2))
-    nearest = run_sync(recall(SYNC, memory.access, example, 2 + expected)).examples
-    assert len(recalled.examples) == 2
+    nearest = run_sync(recall(SYNC, memory.access, example, 2 + expected)).similar
+    assert recalled.similar == nearest[:2]
     assert recalled.nearness == {
-        episode.id: pytest.approx(recalled.similarity, abs=1e-4)
-        for recalled in nearest[2:]
-        for episode in recalled.episodes
+        key: pytest.approx(similar.similarity, abs=1e-4)
+        for similar in nearest
+        for key in similar.episode_ids
     }
