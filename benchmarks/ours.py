@@ -14,7 +14,8 @@ from typing import Any
 
 import faiss  # noqa: F401 - imported before anything is timed
 import langgraph.store.sqlite  # noqa: F401 - the same
-import openai.resources.chat
+import numpy.ma  # noqa: F401 - the same
+import openai.resources.chat.completions.completions
 import openai.resources.embeddings  # imported before anything is timed, too
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
