@@ -329,24 +329,23 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
         return file
 
 
-def clean(text: str, most: int = 10_000) -> str:
+def clean(text: str, max_chars: int = 10_000) -> str:
     """Remove from untrusted text what can't be shown, and shorten it."""
-    beginning = _UNFIT.sub("\ufffd", text[:most].replace("\r\n", "\n").replace("\r", "\n"))
-    return (
-        beginning if len(text) <= most else f"{beginning}… [{len(text) - most:,} more characters]"
-    )
+    kept = _UNFIT.sub("\ufffd", text[:max_chars].replace("\r\n", "\n").replace("\r", "\n"))
+    left_out = len(text) - max_chars
+    return kept if left_out <= 0 else f"{kept}… [{left_out:,} more characters]"
 
 
-def inline(text: str, most: int = 300, marks: str = r"\\\g<0>") -> str:
+def inline(text: str, max_chars: int = 300, marks: str = r"\\\g<0>") -> str:
     """Escape untrusted text as one line of Markdown."""
-    line = " ".join(clean(text[: most * 10], most * 10).split())
-    line = line if len(line) <= most else f"{line[:most].rstrip()}…"
+    line = " ".join(clean(text[: max_chars * 10], max_chars * 10).split())
+    line = line if len(line) <= max_chars else f"{line[:max_chars].rstrip()}…"
     return escape(_MARKS.sub(marks, _AUTOLINKS.sub(_JOINER, line)), quote=False)
 
 
-def _fenced(text: str, title: str, most: int) -> str:
+def _fenced(text: str, title: str, max_chars: int) -> str:
     """Fence untrusted text; the fence is longer than any in the text, so nothing there ends it."""
-    text = clean(text, most)
+    text = clean(text, max_chars)
     ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"**{inline(title, 80)}**\n\n{ticks}text\n{text}\n{ticks}\n"
 

@@ -41,6 +41,7 @@ class Trust(FrozenModel):
 
     Attributes:
         target: The required agreement, as a share.
+        level: The level at which the target is tested.
         threshold: The confidence from which on no expert is asked about any of the verdicts that
             have a threshold: the highest of theirs; None if no verdict has one.
         needed: The fewest decisions with one verdict that can show the target, if all agree.
@@ -56,6 +57,7 @@ class Trust(FrozenModel):
     """
 
     target: float
+    level: float = LEVEL
     threshold: float | None
     needed: int
     decisions: int
@@ -103,6 +105,7 @@ def find_threshold(
     cases, agreeing = tested
     return Trust(
         target=target,
+        level=level,
         threshold=threshold,
         needed=needed,
         decisions=count,
@@ -125,6 +128,7 @@ def find_threshold_by_verdict(
     agreeing = fsum(trust.cases * (trust.agreement or 0.0) for trust in counted)
     return Trust(
         target=target,
+        level=level,
         threshold=max((trust.threshold or 0.0 for trust in trusted), default=None),
         needed=_needed(target, level),
         decisions=total,
@@ -136,7 +140,7 @@ def find_threshold_by_verdict(
     )
 
 
-def more_decisions(trust: Trust, level: float = LEVEL) -> int | None:
+def more_decisions(trust: Trust) -> int | None:
     """Return how many more decisions show the target, if they agree as often as those so far.
 
     None if these agree no more often than the target, or so little more that no bet of the test
@@ -149,7 +153,7 @@ def more_decisions(trust: Trust, level: float = LEVEL) -> int | None:
     agreement, cases = trust.agreement or 0.0, trust.decisions
     if max(agreement * won + (1 - agreement) * lost for won, lost in _odds(trust.target)) <= 0:
         return None
-    bar = -log((1 - level) * _STARTS[0][1])
+    bar = -log((1 - trust.level) * _STARTS[0][1])
     while _log_e(agreement * cases, cases, trust.target) < bar:
         cases = ceil(cases * 1.02)
     return cases - trust.decisions

@@ -140,8 +140,8 @@ def test_agreement_stays_at_the_target_with_a_worse_model(kind: str, *, is_sampl
 
 
 def test_more_decisions_are_counted_by_the_agreement_so_far() -> None:
-    def more(*groups: tuple[float, int, int]) -> int | None:
-        return more_decisions(find_threshold(pairs(*groups), TARGET))
+    def more(*groups: tuple[float, int, int], level: float = threshold.LEVEL) -> int | None:
+        return more_decisions(find_threshold(pairs(*groups), TARGET, level))
 
     assert (more((0.9, 30, 0)), more((0.9, 40, 0)), more((0.9, 30, 30))) == (10, 0, None)
     assert more((0.9, 73, 8)) is None  # 0.9012: hardly above the target
@@ -149,3 +149,6 @@ def test_more_decisions_are_counted_by_the_agreement_so_far() -> None:
     assert close is not None
     times = (90 + close) // 90 + 1
     assert find_threshold(pairs((0.9, 85 * times, 5 * times)), TARGET).threshold is not None
+    strict = more((0.9, 85, 5), level=threshold.LEFT_OUT_LEVEL)
+    assert strict is not None
+    assert strict > close
