@@ -32,6 +32,7 @@ from memalign_graph.evaluation.metrics import concordance
 from memalign_graph.identity import digest
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.local.weights import MODEL
+from memalign_graph.models import declare_small
 from memalign_graph.prompts.fences import as_text, estimate_tokens
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Sees
@@ -94,6 +95,8 @@ def load_rows(folder: Path, name: str, max_tokens: float = inf) -> list[Row]:
 def draw_rows(name: str, options: argparse.Namespace) -> tuple[list[Row], list[Row]]:
     """Draw the rows of a set that are learned, and those that are judged."""
     rows = load_rows(options.data, name, options.max_tokens)
+    if options.no_reference:
+        rows = [{**row, "reference_outputs": None} for row in rows]
     random.Random(options.seed).shuffle(rows)  # noqa: S311 - nothing secret
     train, test = ([row for row in rows if row["split"] == split] for split in ("train", "test"))
     return train[: options.train], test[: options.test]
@@ -133,6 +136,7 @@ def feedback_of(row: Row) -> dict[str, Any]:
 
 def judges_of(judge: Judge, *, ablations: bool) -> dict[str, Judge | Alignment]:
     """Return the judges that are compared; the one with the default options is the last."""
+    chat = cast("ChatOpenAI", judge.model)
     judges: dict[str, Judge | Alignment] = {
         _BASE: judge.but(decide="verdict", use_guidelines=False, use_episodes=False)
     }
@@ -142,6 +146,7 @@ def judges_of(judge: Judge, *, ablations: bool) -> dict[str, Judge | Alignment]:
             "no cases": judge.but(use_episodes=False),
             "few guidelines": judge.but(max_guideline_tokens=80),
             "checks off": judge.but(checks=False),
+            "rules of batches": judge.but(distill_model=declare_small(chat, small=False)),
             "evidence decides": judge.but(decide="evidence"),
         }
     return {**judges, _OURS: judge}
@@ -354,6 +359,7 @@ def add_shared_arguments(parser: argparse.ArgumentParser, train: int, test: int)
     add("--test", type=int, default=test, help="test rows that are judged")
     add("--seed", type=int, default=1, help="chooses the rows")
     add("--data", type=Path, default=DATA, help="the folder of labelled rows")
+    add("--no-reference", action="store_true", help="leaves out the reference answers")
     add("--max-tokens", type=float, default=inf, help="leaves out longer cases")
     add("--at-once", type=int, default=1, help="judgments at a time")
     add("--base-url", help="an OpenAI-compatible server; by default the embedded model")
