@@ -28,17 +28,18 @@ from memalign_graph.errors import (
     MemAlignError,
     excerpt,
 )
+from memalign_graph.evidence.verdicts import asks_checks
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync
-from memalign_graph.judging.again import compares_cases, pin_memory, prepare_memory
 from memalign_graph.judging.case import Case, Retrieved, prepare_example, retrieve
 from memalign_graph.judging.verdict import run_judge
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.external_traces import record_batch_file
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, check_namespace
+from memalign_graph.memory.history import pin_memory
 from memalign_graph.memory.index import Vector, encode_vector, retrieval_text, vector_key
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.recall import decode_optional_vector, embed
+from memalign_graph.memory.recall import decode_optional_vector, embed, index_missing
 from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.replies import ChatReply, StructuredModel
 from memalign_graph.runtime import Clients, JudgeResources, NodeCall
@@ -66,6 +67,32 @@ def namespace_labels(judge: Judge, namespace: Sequence[str] | str | None) -> lis
             "namespace: none was given, and the judge has require_namespace=True. Give one."
         )
     return list(check_namespace(DEFAULT_NAMESPACE if namespace is None else namespace))
+
+
+async def prepare_memory(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, str]:
+    """Add missing questions and vectors; return the version and the id of the newest fact."""
+    view = await access.refresh(io)
+    clients = Clients(judge.embeddings)
+    if asks_checks(judge.checks, clients.judge_model(judge)):
+        from memalign_graph.evidence.checks import fill_questions
+
+        missing = [item for item in await access.guidelines(io) if item.question is None]
+        model = clients.distill_model(judge)
+        if why := await fill_questions(io, access, model, judge.criterion, missing):
+            raise ChatModelError(f"checks: {why}")
+    try:
+        if compares_cases(judge, access):
+            await index_missing(io, access, view)
+    except EmbeddingError:
+        if judge.on_embedding_error == "raise":
+            raise
+    return {"version": view.version, "newest": view.latest_fact_id}
+
+
+def compares_cases(judge: Judge, access: MemoryAccess) -> bool:
+    """Return whether the judge compares cases with those in memory."""
+    shows = judge.use_episodes and judge.k > 0
+    return (shows or judge.weighs) and not access.view.is_empty
 
 
 class UnansweredError(MemAlignError):

@@ -8,12 +8,12 @@ from typing import Any
 
 from langgraph.store.base import BaseStore
 
-from memalign_graph.bulk import namespace_labels
+from memalign_graph.bulk import namespace_labels, prepare_memory
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import create_judge_graph
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.judging.again import pin_memory, prepare_memory
 from memalign_graph.local import open_store
+from memalign_graph.memory.history import pin_memory
 from memalign_graph.memory.judge_memory import JudgeMemory
 
 _COLUMNS = ("value", "rationale", "confidence", "memory_version", "judgment", "error")

@@ -1,23 +1,29 @@
-"""The history of a memory: its commits and versions, and rollback.
+"""The history of a memory: its commits and versions, rollback, and the memory as it was.
 
 A version is a fold of the first facts, so nothing is stored for it.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Generic, TypeVar
 
+from langgraph.store.memory import InMemoryStore
+
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
-from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.access import HEAD, MemoryAccess
 from memalign_graph.memory.facts import PURGE, Fact, utc
 from memalign_graph.memory.guidelines import check_name
 from memalign_graph.memory.memory_state import VERSION_SPACE, EpisodeRow, MemoryState, build_state
-from memalign_graph.memory.view import MemoryView
+from memalign_graph.memory.recall import stored_vectors
+from memalign_graph.memory.view import MemoryView, get_view
 from memalign_graph.types import Episode, FrozenModel, Guideline
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T", Episode, Guideline)
 
@@ -267,3 +273,34 @@ def _diff(before: list[T], after: list[T]) -> ItemsDiff[T]:
         removed=[item for key, item in old.items() if key not in new],
         changed=[change for change in changes if change.before != change.after],
     )
+
+
+async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str) -> MemoryAccess:
+    """Return the memory as of its fact `newest`; later writes do not change it.
+
+    What was purged since is missing, and a warning is logged.
+    """
+    reader = replace(access)
+    view = vars(reader)["view"] = MemoryView(access.embedder.id)  # not the shared one
+    await reader.refresh(io)
+    if view.latest_fact_id != newest:
+        facts, rows = view.facts()
+        now, view = view.index, MemoryView(access.embedder.id)
+        view.add([fact for fact in facts if fact.id <= newest], rows)
+        missing = view.missing_texts()
+        vectors = {key: vector for key in missing if (vector := now.get(key)) is not None}
+        vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())
+        view.add_vectors(vectors)
+    # A store of its own, whose head says that nothing is new.
+    pinned = replace(access, store=InMemoryStore())
+    await pinned.put(io, pinned.layout.of("head"), {HEAD: {"id": newest}})
+    view.is_loaded, view.head = True, newest
+    vars(pinned)["view"] = get_view(pinned.store, pinned.layout, pinned.embedder.id, made=view)
+    if view.version != version:
+        logger.warning(
+            "Memory of %r: parts of version %s were purged since. Cases are judged with the rest; "
+            "those whose prompts had the purged parts are asked again.",
+            access.criterion.name,
+            version[:8],
+        )
+    return pinned

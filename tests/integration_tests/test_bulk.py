@@ -19,9 +19,15 @@ from memalign_graph import (
     Judgment,
     ModelAnswerError,
 )
-from memalign_graph.bulk import UnansweredError, collect_batch, prepare_batch, read_answers
+from memalign_graph.bulk import (
+    UnansweredError,
+    collect_batch,
+    prepare_batch,
+    prepare_memory,
+    read_answers,
+)
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.judging.again import pin_memory, prepare_memory
+from memalign_graph.memory.history import pin_memory
 from tests.conftest import CASE as SAID
 from tests.conftest import COLD, CRITERION, OTHER, Bench, judgings
 from tests.integration_tests.evidence import checks_support as checks
