@@ -9,13 +9,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from enum import Enum
 from importlib import import_module
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.fallbacks import RunnableWithFallbacks
 from langgraph.store.base import ensure_embeddings
+from pydantic import BaseModel
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError, first_line
 from memalign_graph.identity import digest
@@ -388,17 +393,15 @@ def _function_id(function: Any) -> str:
             'Give it a name, such as `embed.name = "my-model-v1"`, and a new one when its vectors '
             "change."
         )
-    if "<" not in path:
-        return f"{module}.{path}"
-    # The empty parts are of ids in stores.
-    parts = [[None], [None, None], _plain(code.co_consts), code.co_names]
-    return f"{module}.{path}:{digest(parts)[:12]}"
+    return f"{module}.{path}:{digest(_plain(code))[:12]}" if "<" in path else f"{module}.{path}"
 
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON, with the type's name in place of other objects."""
     if isinstance(value, Embeddings) or (callable(value) and not isinstance(value, type)):
         return embedder_id(value)
+    if isinstance(value, CodeType):  # also of a comprehension inside a function
+        return [value.co_code.hex(), value.co_names, _plain(value.co_consts)]
     if isinstance(value, dict):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -444,13 +447,32 @@ def model_key(model: BaseChatModel) -> str:
         return digest([type(model).__qualname__, _json(options), *map(model_key, inner)])
     kind = type(model)
     names = kind.model_fields.keys() - _FIELDS_NOT_IN_KEY
-    fields = {name: getattr(model, name, None) for name in names}
-    return digest([f"{kind.__module__}.{kind.__qualname__}", _json(fields)])
+    settings = {name: getattr(model, name, None) for name in names}
+    return digest([f"{kind.__module__}.{kind.__qualname__}", _json(settings)])
 
 
-def _json(fields: Any) -> str:
-    # Clients and API keys have no place in a key.
-    return json.dumps(fields, sort_keys=True, skipkeys=True, default=lambda _: None)
+def _json(settings: Any) -> str:
+    return json.dumps(_settings_in(settings), sort_keys=True, skipkeys=True, default=lambda _: None)
+
+
+def _settings_in(value: Any) -> Any:
+    """Return settings as JSON; clients, API keys and other objects are left to `json.dumps`."""
+    match value:
+        case Enum():
+            return value.value
+        case dict():
+            names = [name.value if isinstance(name, Enum) else name for name in value]
+            return dict(zip(names, map(_settings_in, value.values()), strict=True))
+        case list() | tuple():
+            return list(map(_settings_in, value))
+        case BaseModel():
+            own: Any = type(value).model_fields.keys() - _FIELDS_NOT_IN_KEY
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            own = [field.name for field in dataclass_fields(value)]
+        case _:
+            return value
+    parts = {name: _settings_in(getattr(value, name, None)) for name in own}
+    return {type(value).__qualname__: parts}
 
 
 def judge_key(model: BaseChatModel, options: Mapping[str, Any], prompt_version: int) -> str:

@@ -1,9 +1,13 @@
 """Parameters of models given as strings follow the model's profile."""
 
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import pytest
+from langchain_core.language_models import FakeListChatModel
 from langchain_openai import ChatOpenAI
+from pydantic import BaseModel, Field, SecretStr
 
 from memalign_graph.models import DEFAULT_CHAT_MODEL, model_key, resolve_chat_model
 from tests.conftest import CASE, Bench
@@ -49,3 +53,35 @@ def test_model_key_does_not_depend_on_how_the_model_was_built() -> None:
     updated = made.model_copy(update={"profile": {"max_input_tokens": 1, "new": True}})
     assert model_key(updated) == model_key(made)
     assert model_key(made.model_copy(update={"temperature": 1.0})) != model_key(made)
+
+
+class Effort(Enum):
+    LOW, HIGH = "low", "high"
+
+
+class Endpoint(BaseModel):
+    temperature: float
+    key: SecretStr = SecretStr("a")
+
+
+@dataclass
+class Safety:
+    threshold: int
+
+
+class WrappingModel(FakeListChatModel):
+    """A model whose settings are objects, as those of wrapped endpoints are."""
+
+    responses: list[str] = Field(default_factory=list)
+    setting: Any = None
+
+
+def test_model_key_covers_settings_that_are_objects() -> None:
+    settings = [Effort.LOW, Effort.HIGH, Endpoint(temperature=0), Endpoint(temperature=1)]
+    settings += [Safety(1), Safety(2), {Effort.LOW: 1}, {Effort.HIGH: 1}, {"low": [Safety(1)]}]
+    keys = [model_key(WrappingModel(setting=each)) for each in settings]
+    assert len(set(keys)) == len(settings)
+    assert [model_key(WrappingModel(setting=each)) for each in settings] == keys
+    rotated = Endpoint(temperature=0, key=SecretStr("b"))
+    assert model_key(WrappingModel(setting=rotated)) == keys[2]
+    assert model_key(WrappingModel(setting=object())) == model_key(WrappingModel())

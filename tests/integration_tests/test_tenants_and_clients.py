@@ -283,6 +283,10 @@ def test_embeddings_that_differ_have_different_names() -> None:
     different = [
         *(Wrapped(model_id, inner) for model_id in "ab" for inner in (Wrapped("a"), Wrapped("b"))),
         *(*named, used, at_the_top, lambda _: [[1.0]], lambda _: [[2.0]]),
+        # The next ones differ in what is inside a comprehension, or in an operator alone.
+        lambda texts: [[len(text) % 5] for text in texts],
+        lambda texts: [[len(text) % 3] for text in texts],
+        lambda texts: [[len(text) // 3] for text in texts],
     ]
     assert len(set(map(embedder_id, different))) == len(different)
     assert embedder_id(at_the_top).endswith("at_the_top")
