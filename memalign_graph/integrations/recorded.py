@@ -3,9 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.messages.tool import invalid_tool_call
 from pydantic import Field
 from pydantic_core import to_jsonable_python
 
@@ -111,9 +113,29 @@ def _turn_fields(inputs: Any, outputs: Any) -> Fields:
     if request is None and inputs is None and from_user:
         # agentevals' evaluators get a conversation without inputs.
         return {"inputs": _plain(from_user)[0]["content"], "outputs": conversation}
-    turn = read_turn(convert_to_messages(conversation), {})
+    turn = read_turn(list(map(_langchain_message, conversation)), {})
     seen = what_gate_sees(turn, "messages", "turn") if request and from_user else None
     return seen or {"inputs": request or inputs, "outputs": reply}
+
+
+def _langchain_message(message: Fields) -> BaseMessage:
+    """Convert a message; LangChain has calls whose arguments are no object apart."""
+    calls = message.get("tool_calls", [])
+    malformed = [call for call in calls if not _is_object(call["function"]["arguments"])]
+    valid = [call for call in calls if call not in malformed]
+    [converted] = convert_to_messages([{**message, "tool_calls": valid}])
+    invalid = [
+        invalid_tool_call(name=function["name"], args=function["arguments"], id=call["id"])
+        for call in malformed
+        for function in [call["function"]]
+    ]
+    return converted.model_copy(update={"invalid_tool_calls": invalid}) if invalid else converted
+
+
+def _is_object(text: str) -> bool:
+    with suppress(ValueError, RecursionError):
+        return isinstance(json.loads(text, strict=False), dict)
+    return False
 
 
 def _messages_in(value: Any, name: str) -> list[Fields] | None:

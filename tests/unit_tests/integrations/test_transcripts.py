@@ -42,6 +42,16 @@ SUMMARY = HumanMessage("So far: hello.", additional_kwargs={"lc_source": "summar
 HANDS_BACK = AIMessage("Back to boss", response_metadata={"__is_handoff_back": True})
 IN_PARTS = HumanMessage([{"type": "text", "text": "Refund "}, {"type": "text", "text": "A7."}])
 MODEL_CALL = {"messages": [[dumpd(SystemMessage("Be kind.")), *map(dumpd, [ASKED, *STEPS[:2]])]]}
+MALFORMED = AIMessage(
+    "", invalid_tool_calls=[{"name": "refund", "args": "{bad", "id": "c1", "error": None}], id="a1"
+)
+MALFORMED_IN_JSON = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{bad"}}
+    ],
+}
 RUNS: dict[str, tuple[Any, Any, Example]] = {
     "a graph": (
         {"messages": [ASKED.model_dump()]},
@@ -88,6 +98,16 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
         {"messages": [AIMessage("No.")]},
         judged(ASKED, AIMessage("No.")),
     ),
+    "a call with malformed arguments": (
+        ASKED_IN,
+        {"messages": [openai(ASKED), MALFORMED_IN_JSON, *STEPS[1:]]},
+        judged(ASKED, MALFORMED, *STEPS[1:]),
+    ),
+    "a malformed call without a result": (
+        {"messages": [ASKED]},
+        {"messages": [MALFORMED, STEPS[2]]},
+        Example(inputs="Refund A7.", outputs=[MALFORMED, STEPS[2]]),
+    ),
     "other inputs": (
         {"order": 7},
         {"messages": STEPS},
@@ -114,6 +134,23 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
 def test_run_is_the_turn_that_a_gate_judges(case: str) -> None:
     inputs, outputs, expected = RUNS[case]
     assert Example(**example_fields(inputs, outputs, None)) == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ({"function": {"name": "run", "arguments": "{bad"}}, "{bad"),
+        ({"function": {"name": "run", "arguments": "[1]"}}, "[1]"),
+        ({"function": {"name": "run", "arguments": "[" * 9_999}}, "[" * 9_999),
+        ({"type": "custom", "custom": {"name": "run", "input": "rm *"}}, "rm *"),
+    ],
+)
+def test_malformed_arguments_are_shown_as_they_are(call: Any, arguments: str) -> None:
+    other = {"id": "c1", "function": {"name": "refund", "arguments": '{"order": "A7"}'}}
+    calls = {"role": "assistant", "content": None, "tool_calls": [other, {"id": "c2", **call}]}
+    example = Example(**example_fields([ASKED], [calls, *STEPS[1:]]))
+    called = [call["function"] for call in example.outputs[0]["tool_calls"]]
+    assert called == [other["function"], {"name": "run", "arguments": arguments}]
 
 
 def test_reference_messages_are_kept() -> None:
