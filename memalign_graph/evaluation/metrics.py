@@ -84,7 +84,7 @@ class JudgeScores(FrozenModel):
 
 
 _LEVEL = 0.95
-_MANY_PAIRS = 20  # cases on which one of two judges is nearer to the experts
+_MANY_PAIRS = 20  # items on which one of two judges is nearer to the experts
 
 
 class Comparison(FrozenModel):
@@ -95,7 +95,8 @@ class Comparison(FrozenModel):
     cases: int
     differences: dict[str, Estimate]  # of `judge` minus `against`, with paired intervals
     wins: int | None = None
-    """On how many cases `judge` is nearer to the experts; None in reports of earlier versions."""
+    """On how many items `judge` is nearer to the experts, in the mean of the item's cases; None in
+    reports of earlier versions."""
     losses: int | None = None
 
     def is_ahead(self, metric: str) -> bool | None:
@@ -265,7 +266,9 @@ def score(
             np.abs(column.value - column.truth) if "mae" in metrics else 1 - column.right
             for column in pair
         )
-        nearer = (other_error - error)[both]
+        # The sign test needs independent pairs, and cases of one item are not independent.
+        _, item_of_case = np.unique(np.array(groups), return_inverse=True)
+        nearer = np.bincount(item_of_case[both], (other_error - error)[both])
         of_both = {name: (-high, high) for name, (_, high) in bounds.items()}
         return Comparison(
             judge=judge,
@@ -276,8 +279,8 @@ def score(
                 for name in metrics
                 if name in others
             },
-            wins=int((nearer > 0).sum()),
-            losses=int((nearer < 0).sum()),
+            wins=int((nearer > _SAME).sum()),
+            losses=int((nearer < -_SAME).sum()),
         )
 
     with np.errstate(invalid="ignore", divide="ignore"):

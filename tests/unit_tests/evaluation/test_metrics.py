@@ -248,3 +248,27 @@ def test_few_pairs_must_pass_the_sign_test(wins: Any, losses: Any, is_ahead: Any
     pair = Comparison(judge="a", against="b", cases=40, differences=differences, **counts)
     assert pair.is_ahead("agreement") is is_ahead
     assert pair.is_ahead("ece") is (is_ahead and False)
+
+
+@pytest.mark.parametrize("items", [2, 4, 8])
+def test_luck_on_a_few_items_with_many_cases_is_no_lead(items: int) -> None:
+    chance, ahead = random.Random(3), 0
+    groups = [str(item) for item in range(items) for _ in range(20)]
+    for _ in range(100):
+        better = [chance.random() < 0.5 for _ in range(items)]
+        first = [better[int(item)] for item in groups]
+        second = [not right for right in first]
+        _, [pair] = scored(
+            Boolean(), [True] * len(groups), first, second, groups=groups, pairs=[("j0", "j1")]
+        )
+        assert (pair.wins, pair.losses) == (sum(better), items - sum(better))
+        ahead += pair.is_ahead("agreement") is not None
+    assert ahead <= 5
+
+
+def test_item_is_won_by_the_mean_of_its_cases() -> None:
+    expected, groups = [0.4, 0.4, 0.4, 0.4], ["a", "a", "b", "b"]
+    scale = Numeric(minimum=0, maximum=1)
+    judges = [0.4, 0.3, 0.4, 0.7], [0.3, 0.4, 0.5, 0.5]
+    _, [pair] = scored(scale, expected, *judges, groups=groups, pairs=[("j0", "j1")])
+    assert (pair.wins, pair.losses) == (0, 1)
