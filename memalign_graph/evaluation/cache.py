@@ -116,7 +116,7 @@ def _is_structured(message: AIMessage) -> bool:
         return True
     try:
         json.loads(message.text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

@@ -139,7 +139,7 @@ async def test_unusable_answers_are_not_cached(call: Caller, server: LoopbackSer
     """The next run requests them again."""
     cut = truncated('{"rationale": "Se')
     broken: list[Any] = ["I would say yes.", refusal(), cut, '{"rationale": "Seen."}']
-    for reply in [*broken, '{"rationale": "x", "value": "perhaps"}']:
+    for reply in [*broken, '{"rationale": "x", "value": "perhaps"}', "[" * 9_999]:
         store = InMemoryStore()
         failing = partial(
             lambda reply, chat: reply if judged_case(chat) == 4 else True, as_reply(reply)
