@@ -104,6 +104,7 @@ FACT = "fact"
 """The `kind` of a fact's item: a memory of another criterion may be stored below this one."""
 
 PURGE = "purge"
+REMEMBER = "remember"
 JUDGE_CASES = "judge cases"
 """The reason of facts that store known feedback again, with a verdict of the judge."""
 

@@ -14,7 +14,7 @@ from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import InvalidInputError, show_value
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import JUDGE_CASES
+from memalign_graph.memory.facts import JUDGE_CASES, REMEMBER
 from memalign_graph.memory.index import Vector
 from memalign_graph.memory.memory_state import EpisodeRow, merge_feedback, without_undone
 from memalign_graph.memory.purge import write_fact
@@ -93,7 +93,7 @@ async def remember(
     repeated = by_episode(rows - logged - recorded)
     if written or repeated:
         change = {"repeated": repeated}
-        await write_fact(io, access, purges, "remember", change, author=author, episodes=written)
+        await write_fact(io, access, purges, REMEMBER, change, author=author, episodes=written)
     active = {**stored, **after}
     episodes = [active[key] for key in ids if key in active]
     return RememberResult(episodes, after.keys() - stored.keys(), changed, warnings)
@@ -106,6 +106,22 @@ def order_after(stored: Episode | None, feedback: Feedback) -> Feedback:
     latest = datetime.max.replace(tzinfo=UTC)
     after = stored.given_at + min(timedelta(microseconds=1), latest - stored.given_at)
     return feedback.model_copy(update={"given_at": max(feedback.given_at, after)})
+
+
+async def take_back(
+    io: IO, access: MemoryAccess, episode_id: str, given_at: datetime, *, author: str | None
+) -> None:
+    """Undo storing feedback of this date: what it replaced is active again, if not forgotten."""
+    facts, rows = (await access.refresh(io)).facts()
+    undone = [
+        fact.id
+        for fact in without_undone(facts)
+        if fact.reason == REMEMBER
+        and fact.said.keys() == {episode_id}
+        and rows[fact.said[episode_id]].given_at == given_at
+    ]
+    if undone:
+        await access.write(io, "forget", {"undone": undone}, author=author)
 
 
 def _undated_hash(feedback: Feedback) -> tuple[str, str] | None:

@@ -258,8 +258,10 @@ class MemoryState:
             is_touched |= self._set(key, None)
         for episode_id, key in fact.said.items():
             row, before = self._rows_by_key[key], self.rows.get(episode_id)
-            if before is None and fact.reason == JUDGE_CASES:
-                continue  # forgotten while the judge was asked
+            if fact.reason == JUDGE_CASES and (
+                before is None or before.feedback_hash != row.feedback_hash
+            ):
+                continue  # forgotten or taken back, before or after the judge was asked
             if row.is_purged and not self._include_purged:
                 is_touched |= self._set(episode_id, None)
             elif before is None or row.is_purged or before.given_at <= row.given_at:

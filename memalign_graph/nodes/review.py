@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from memalign_graph.alignment.distill import (
@@ -14,11 +15,11 @@ from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignError
 from memalign_graph.interrupts import clarify_form, parse_review, review_form
 from memalign_graph.judging.case import Retrieved
-from memalign_graph.memory.feedback import RememberResult, order_after, remember
+from memalign_graph.memory.feedback import RememberResult, order_after, remember, take_back
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
 from memalign_graph.memory.learning import commit_lesson
-from memalign_graph.memory.purge import Selection, clear_cached_replies, forget
+from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import max_input_tokens
 from memalign_graph.prompts import clarify
@@ -32,7 +33,7 @@ from memalign_graph.runtime import (
 )
 from memalign_graph.settings import Uncertain
 from memalign_graph.tracing import emit_evaluation
-from memalign_graph.types import Episode, Example, Feedback, Judgment, ReviewChoice, ReviewReason
+from memalign_graph.types import Example, Feedback, Judgment, ReviewChoice, ReviewReason
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ async def clarify_feedback(step: NodeCall) -> StateUpdate:
         answered = merged.model_copy(update={"given_at": utc_now()})
         merged = order_after(stored.get(merged.episode_id), answered)
     if merged.episode_id != feedback.episode_id:  # only the answer names its author
-        lesson["replaced"] = [feedback.episode_id, Episode.from_feedback(feedback).word]
+        lesson["replaced"] = [feedback.episode_id, feedback.given_at.isoformat()]
     return {"feedback": merged.to_json(), "judge_lesson": lesson}
 
 
@@ -196,9 +197,9 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     stored = await _store(step)
     [episode] = stored.episodes
     if "replaced" in lesson:
-        key, word = lesson.pop("replaced")
-        same = Selection(episode_ids=[key], where=lambda old: old.word == word)
-        await forget(io, access, same, author=episode.author)
+        key, given_at = lesson.pop("replaced")
+        replaced_at = datetime.fromisoformat(given_at)
+        await take_back(io, access, key, replaced_at, author=episode.author)
     lesson = {**lesson, "warnings": [*lesson.get("warnings", []), *stored.warnings]}
     if episode.status != "pending":
         return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
