@@ -47,8 +47,8 @@ class MemAlignError(Exception):
     node: str | None = None
     """The graph node that raised it, if a node of this package did."""
     is_refusal: bool = False
-    """Whether a provider, its filter or its model refused this prompt or text; others may still be
-    answered."""
+    """Whether a provider, its filter or its model refused this prompt or text, also for its length;
+    others may still be answered."""
 
 
 class InvalidInputError(MemAlignError, ValueError):

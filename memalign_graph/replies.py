@@ -181,9 +181,10 @@ DEFAULT_CHAT_MODEL = "openai:gpt-6-luna"
 """OpenAI's recommended successor of gpt-4.1-mini and gpt-4o-mini, which shut down on 14 January
 2027."""
 
+_OVERFLOW_HINT = "set the model's profile={'max_input_tokens': ...} to its window."
 _CHAT_HINTS = {
     **_HINTS,
-    "ContextOverflowError": "set the model's profile={'max_input_tokens': ...} to its window.",
+    "ContextOverflowError": _OVERFLOW_HINT,
     "ModelNotFoundError": (
         "the provider has no such model, or has shut it down: give the option `model` (--model) "
         f"another, such as {DEFAULT_CHAT_MODEL!r}; then run `memalign migrate`."
@@ -207,9 +208,12 @@ def _hint(error: Exception, hints: Mapping[str, str]) -> str | None:
 
 
 def is_refusal(error: Exception, hints: Mapping[str, str] = _HINTS) -> bool:
-    """Return whether a provider refused this prompt or text, and no hint would fix the call."""
+    """Return whether a provider refused this prompt or text, and others may be answered."""
+    hint = _hint(error, hints)
+    if hint == _OVERFLOW_HINT:
+        return True  # a shorter one may fit
     is_garbled = isinstance(error, JSONDecodeError | Base64Error)
-    if is_garbled or _hint(error, hints) or _OUTAGE.search(str(error)):
+    if is_garbled or hint or _OUTAGE.search(str(error)):
         return False
     status = _http_status(error) or _http_status(error.__cause__)
     return isinstance(error, ValueError) if status is None else status in _REFUSED_STATUS

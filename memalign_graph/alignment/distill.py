@@ -257,7 +257,8 @@ def _attempts_left(
         content: Any = [source.text, *source.episode_ids]
     else:
         content = source.feedback_hash if isinstance(source, EpisodeRow) else source.word
-    key = ["attempt", source.id, content, model_key(chat)]
+    # Another window may let a prompt through that was too long.
+    key = ["attempt", source.id, content, model_key(chat), max_input_tokens(chat)]
     attempts = [digest([*key, number]) for number in range(MAX_ATTEMPTS)]
     return [attempt for attempt in attempts if not access.view.has_failed(attempt)]
 

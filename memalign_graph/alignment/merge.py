@@ -37,7 +37,7 @@ from memalign_graph.prompts.compare import (
     relations_prompt,
     relations_schema,
 )
-from memalign_graph.prompts.fences import estimate_tokens
+from memalign_graph.prompts.fences import escape_tags, estimate_tokens
 from memalign_graph.prompts.judge import ANSWER_TOKENS
 from memalign_graph.types import Guideline
 
@@ -129,7 +129,7 @@ async def find_relations(
     If they do not all fit into one prompt, each changed one is compared with those nearest to it.
     """
     frame = sum(estimate_tokens(message.text) for message in relations_prompt(access.criterion, []))
-    costs = [estimate_tokens(text) + 6 for text in texts]
+    costs = [estimate_tokens(escape_tags(text)) + 6 for text in texts]
     budget = max(max_input_tokens(chat) - ANSWER_TOKENS - frame, 0)
     if sum(costs) <= budget:
         return await _compare(io, access, chat, texts, range(len(texts)))

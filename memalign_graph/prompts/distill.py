@@ -18,6 +18,7 @@ from memalign_graph.types import Criterion, Episode, Guideline
 
 _FIELD_TOKENS = 600  # of one text of an example
 _FRAME_TOKENS = 40  # around one piece of feedback: its handle, tags and labels
+_EXPERT_TOKENS = 2 * _FRAME_TOKENS  # and as much of the answer
 
 _SYSTEM = """\
 You write the guidelines by which a judge applies one criterion. Experts look at single cases and \
@@ -102,7 +103,10 @@ def distill_prompt(
     max_input_tokens: int,
     max_operations: int | None = None,
 ) -> DistillPrompt:
-    """Return a prompt with as much feedback as fits, oldest first, and at least one case."""
+    """Return a prompt with as much feedback as fits, oldest first, and at least one piece.
+
+    Of a case with very many experts the oldest feedback is shown.
+    """
     handles, system, guideline_list, budget = _prompt_frame(
         criterion,
         guidelines,
@@ -112,7 +116,8 @@ def distill_prompt(
     )
     cases: list[list[Episode]] = []
     tokens_left = budget
-    for case in group_by_example(episodes):
+    most_experts = max(budget // 3 // _EXPERT_TOKENS, 1)
+    for case in [case[:most_experts] for case in group_by_example(episodes)]:
         tokens_left -= feedback_tokens(case)
         if cases and tokens_left < 0:
             break
@@ -166,15 +171,11 @@ def feedback_budget(
 def feedback_tokens(case: Sequence[Episode]) -> int:
     """Estimate the tokens of the feedback on one case, in the prompt and in the answer."""
     example = case[0].example
-    texts = [example.inputs, example.outputs, example.reference_outputs]
-    of_example = sum(
-        fences.estimate_tokens(fences.as_text(text)) for text in texts if text is not None
-    )
-    of_words = sum(
-        min(fences.estimate_tokens(episode.rationale or ""), _FIELD_TOKENS) for episode in case
-    )
-    around = (_FRAME_TOKENS + 40) * len(case)  # and as much of the answer
-    return min(of_example, 3 * _FIELD_TOKENS) + of_words + around
+    values = [example.inputs, example.outputs, example.reference_outputs]
+    most = 3 * _FIELD_TOKENS
+    of_example = sum(fences.sent_tokens(value, most) for value in values if value is not None)
+    of_words = sum(fences.sent_tokens(episode.rationale or "", _FIELD_TOKENS) for episode in case)
+    return min(of_example, most) + of_words + _EXPERT_TOKENS * len(case)
 
 
 def _prompt_frame(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph import ChatModelError, JudgeMemory
+from memalign_graph import JudgeMemory
+from memalign_graph.alignment.distill import MAX_ATTEMPTS
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.prompts.judge import ANSWER_TOKENS
 from tests.conftest import CRITERION, Bench
@@ -84,18 +85,44 @@ async def test_every_prompt_fits_a_small_window(bench: Bench) -> None:
     assert report["warnings"][0].startswith("15 record(s) were too long")
 
 
-async def test_unknown_context_window_is_a_clear_error(bench: Bench) -> None:
+async def test_batch_that_overflows_an_unknown_window_is_halved(bench: Bench) -> None:
     bench.server.responder = refuse_long(WINDOW, Model())
-    feedback = [record(n, n % 5, outputs="word " * 300) for n in range(50)]
-    with pytest.raises(ChatModelError, match="max_input_tokens") as caught:
-        await align(bench, feedback)
-    assert "profile" in str(caught.value)
-    assert {episode.status for episode in await bench.episodes()} == {"pending"}
-    assert await bench.guidelines() == []
-    message = alignment(bench, model=bench.server.chat_model(profile=SMALL))
-    report = await align(bench, feedback, message, "u")
-    assert report["feedback"]["unchanged"] == 50
-    assert len(report["guidelines"]["added"]) == 5
+    report = await align(bench, [record(n, n % 5, outputs="word " * 300) for n in range(50)])
+    assert report["warnings"] == []
+    assert sum(len(guideline.episode_ids) for guideline in await bench.guidelines()) == 50
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
+
+
+async def test_window_that_is_too_short_for_any_prompt_is_named(bench: Bench) -> None:
+    bench.server.responder = refuse_long(100, Model())
+    for night in range(MAX_ATTEMPTS + 1):
+        report = await align(bench, [record(1)], on=str(night))
+        assert {episode.status for episode in await bench.episodes()} == {"pending"}
+        assert ("set the model's profile" in report["warnings"][0]) == (night < MAX_ATTEMPTS)
+    bench.server.responder = Model()
+    await align(bench, [], alignment(bench, model=bench.server.chat_model(profile=SMALL)), "set")
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
+
+
+async def test_tags_and_many_experts_overflow_no_window(bench: Bench) -> None:
+    bench.server.responder = refuse_long(WINDOW - ANSWER_TOKENS, Model())
+    tagged = [record(n, outputs="<s>" * 700, rationale="<case> " * 90) for n in range(20)]
+    raters = [record(20, 20, author=f"rater {n}") for n in range(200)]
+    graph = alignment(bench, model=bench.server.chat_model(profile=SMALL))
+    report = await align(bench, [*tagged, *raters], graph)
+    assert report["warnings"] == []
+    assert max(map(tokens, bench.server.chats)) <= WINDOW - ANSWER_TOKENS
+    assert sum(len(feedback_in(chat)) for chat in asked(bench, DISTIL)) == 220
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
+
+
+async def test_compared_guidelines_with_tags_overflow_no_window(bench: Bench) -> None:
+    for number in range(16):
+        await bench.add_guideline(f"Rule {number} #{number}: {'no <s> or [INST] ' * 20}")
+    small_window = bench.server.chat_model(profile={"max_input_tokens": 3_300})
+    await bench.call(bench.memory(model=small_window), "consolidate")
+    assert len(asked(bench, COMPARE)) > 1
+    assert max(map(tokens, asked(bench, COMPARE))) <= 3_300 - ANSWER_TOKENS
 
 
 async def outcome(bench: Bench, seed: int) -> Any:

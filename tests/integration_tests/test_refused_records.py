@@ -20,10 +20,18 @@ from tests.integration_tests.alignment_support import (
     record,
     records,
 )
-from tests.loopback import ChatRequest, content_filter, error, refusal, with_logprobs
+from tests.loopback import (
+    ChatRequest,
+    content_filter,
+    context_length_exceeded,
+    error,
+    refusal,
+    with_logprobs,
+)
 
 REFUSED = "GRUESOME"
 FILTERED = error(400, "The prompt triggered the content management policy.")
+TOO_LONG = context_length_exceeded()
 
 
 class Filter(Model):
@@ -57,7 +65,7 @@ def waiting(episodes: Any) -> list[str]:
     return [episode.id for episode in episodes if episode.status == "pending"]
 
 
-@pytest.mark.parametrize("reply", [FILTERED, refusal(), content_filter()])
+@pytest.mark.parametrize("reply", [FILTERED, TOO_LONG, refusal(), content_filter()])
 async def test_reviews_after_a_refused_one_learn(
     bench: Bench, reply: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,7 +93,7 @@ async def test_reviews_after_a_refused_one_learn(
     assert waiting(await bench.episodes()) == []
 
 
-SEVERAL = [FILTERED, "Well.", {"guidelines": "none"}]
+SEVERAL = [FILTERED, TOO_LONG, "Well.", {"guidelines": "none"}]
 
 
 @pytest.mark.parametrize("reply", SEVERAL)
@@ -170,8 +178,11 @@ async def test_model_that_becomes_unreachable_is_not_called_again(bench: Bench) 
     assert waiting(await bench.episodes()) == []
 
 
-async def test_refused_case_in_memory_does_not_block_judging_other_cases(bench: Bench) -> None:
-    bench.server.responder = Filter(schema="judgment")
+@pytest.mark.parametrize("reply", [FILTERED, TOO_LONG])
+async def test_refused_case_in_memory_does_not_block_judging_other_cases(
+    bench: Bench, reply: Any
+) -> None:
+    bench.server.responder = Filter(reply, schema="judgment")
     await bench.remember(bad())
     graph = bench.judge_graph(model=bench.server.chat_model(max_retries=0))
     judgment = await bench.invoke(graph, {"inputs": "Where is it?", "outputs": "Soon."})
@@ -264,8 +275,9 @@ async def test_guideline_that_embeddings_refuse_does_not_stop_the_comparison(ben
     assert any(REFUSED in chat.text for chat in asked(bench, COMPARE))
 
 
-async def test_guidelines_whose_comparison_is_refused_are_kept(bench: Bench) -> None:
-    bench.server.responder = Model(compare=lambda _: FILTERED)
+@pytest.mark.parametrize("reply", [FILTERED, TOO_LONG])
+async def test_guidelines_whose_comparison_is_refused_are_kept(bench: Bench, reply: Any) -> None:
+    bench.server.responder = Model(compare=lambda _: reply)
     report = await align(bench, records(6, topics=3), patient(bench, batch_size=2))
     assert len(await bench.guidelines()) >= 3
     assert any("were not compared with each other" in warning for warning in report["warnings"])

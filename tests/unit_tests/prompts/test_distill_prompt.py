@@ -15,6 +15,7 @@ from memalign_graph.prompts.distill import DistillPrompt, operations_schema
 from memalign_graph.prompts.distill_small import small_distill_prompt
 from memalign_graph.prompts.distilled import read_distilled
 from memalign_graph.prompts.fences import adds_information
+from memalign_graph.prompts.judge import ANSWER_TOKENS
 from tests.conftest import COLD, OTHER, Bench, distillings, operations
 from tests.unit_tests.prompts.support import CRITERION, START, episode, guideline, prompt, tokens
 
@@ -434,6 +435,27 @@ def test_batches_fill_the_window(window: int) -> None:
     assert giants[5] in packed.episodes.values()
     assert packed.truncated_ids == [episode.id for episode in packed.episodes.values()]
     assert tokens(packed.messages) <= window
+
+
+def test_experts_on_one_case_are_shown_up_to_a_bound() -> None:
+    raters = [at("Go away.", n, author=f"rater {n}", value=False) for n in range(200)]
+    few = prompt(*raters[:20], window=8192)
+    assert list(few.episodes.values()) == raters[:20]
+    assert few.messages == prompt(*raters[:20], window=8193).messages
+    packed = prompt(*raters, window=8192)
+    count = len(packed.episodes)
+    assert 20 < count < 40
+    assert list(packed.episodes.values()) == raters[:count]
+    assert f"{count} experts on one case" in packed.messages[1].text
+    assert tokens(packed.messages) <= 8192 - ANSWER_TOKENS
+
+
+@pytest.mark.parametrize("mark", ["<s>", "<case>", "[INST]"])
+def test_tags_are_counted_as_they_are_sent(mark: str) -> None:
+    episodes = [at(f"{n} {mark * 700}", n, rationale=mark * 90) for n in range(20)]
+    packed = prompt(*episodes, window=16_000)
+    assert 1 < len(packed.episodes) < 20
+    assert tokens(packed.messages) <= 16_000 - ANSWER_TOKENS
 
 
 @pytest.mark.parametrize(("origin", "window"), [("distilled", 4096), ("expert", 8192)])
