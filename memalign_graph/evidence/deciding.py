@@ -7,7 +7,6 @@ the judge is not sure, or if no case in memory is similar.
 import asyncio
 import logging
 from collections.abc import Callable, Container
-from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -20,7 +19,6 @@ from memalign_graph.identity import draw
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index import Vector
-from memalign_graph.memory.judgments import count_asked
 from memalign_graph.memory.recall import index_missing
 from memalign_graph.memory.view import evict_views
 from memalign_graph.settings import Uncertain
@@ -106,9 +104,8 @@ async def make_review_choice(
     decide: Decide,
     vector: Vector | None,
     has_neighbors: bool,
-    at: datetime,
 ) -> ReviewChoice:
-    """Choose whether an expert is asked about a judgment, within the budget of the day."""
+    """Choose whether an expert is asked about a judgment."""
     reasons: list[ReviewReason] = []
     trust = find_threshold([], uncertain.target_agreement)
     try:
@@ -133,13 +130,7 @@ async def make_review_choice(
         reasons.insert(0, "unsure")
     if draw(judgment.id) < uncertain.sample_share:
         reasons.append("sample")
-    asks = bool(reasons)
-    if asks and uncertain.per_day is not None:
-        asked = await count_asked(io, access, at.date(), except_id=judgment.id)
-        if asked >= uncertain.per_day:
-            asks = False
-            reasons.append("no_budget")
-    return ReviewChoice(asks=asks, reasons=reasons, threshold=trust.threshold)
+    return ReviewChoice(asks=bool(reasons), reasons=reasons, threshold=trust.threshold)
 
 
 async def current_trust(

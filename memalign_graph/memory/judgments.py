@@ -198,9 +198,11 @@ async def log_review(
     await _sweep(io, access, at)
 
 
-async def count_asked(io: IO, access: MemoryAccess, day: date, *, except_id: str) -> int:
-    [asked] = await access.search(io, access.layout.reviews_on(yyyymmdd(day), asked=True))
-    return sum(item.get("judgment_id") != except_id for item in asked)
+async def count_asked(io: IO, access: MemoryAccess, until: datetime, *, except_id: str) -> int:
+    """Return about how many other judgments an expert was asked on a day until a time."""
+    [asked] = await access.search(io, access.layout.reviews_on(yyyymmdd(until.date()), asked=True))
+    entries = readable(ReviewLogEntry, asked)
+    return sum(entry.at <= until and entry.judgment_id != except_id for entry in entries)
 
 
 async def reasons_to_ask(io: IO, access: MemoryAccess) -> dict[str, list[str]]:

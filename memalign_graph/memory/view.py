@@ -158,8 +158,9 @@ class MemoryView:
         """Return whether feedback was forgotten after a time."""
         with self._lock:
             return any(
-                episode_id in fact.forgotten and utc(timestamp_us(key)) > at
-                for key, fact in self._facts.items()
+                # Not by the id: after a clock that was ahead, ids are later than the time.
+                episode_id in fact.forgotten and utc(fact.clock_us or fact.at_us) > at
+                for fact in self._facts.values()
             )
 
     def purged_ids(self) -> set[str]:

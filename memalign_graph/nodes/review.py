@@ -17,7 +17,12 @@ from memalign_graph.interrupts import clarify_form, parse_review, review_form
 from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.feedback import RememberResult, order_after, remember, take_back
 from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
+from memalign_graph.memory.judgments import (
+    count_asked,
+    find_judgment,
+    log_review,
+    utc_now,
+)
 from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import decode_optional_vector
@@ -42,23 +47,32 @@ async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) 
     """Decide whether an expert is asked; `forced` are reasons that hold for every verdict."""
     from memalign_graph.evidence.deciding import make_review_choice
 
-    io, access, judge, at = step.io, step.access, step.resources.judge, utc_now()
+    io, access, judge = step.io, step.access, step.resources.judge
     judgment, review = step.judgment, step.resources.review
+    # If only the run's context asks for it, the defaults apply.
+    uncertain = review if isinstance(review, Uncertain) else Uncertain()
     choice = await make_review_choice(
         io,
         access,
         judgment,
-        # If only the run's context asks for it, the defaults apply.
-        uncertain=review if isinstance(review, Uncertain) else Uncertain(),
+        uncertain=uncertain,
         decide=judge.mode,
         vector=decode_optional_vector(require_channel(step.state, "judge_memory").get("vector")),
         has_neighbors=judge.weighs or (judge.use_episodes and step.settings["k"] > 0),
-        at=at,
     )
     if forced:
         reasons = [*forced, *choice.reasons]
         choice = ReviewChoice(asks=True, reasons=reasons, threshold=choice.threshold)
+    at = utc_now()
     await log_review(io, access, judgment, choice, at)
+    limit = None if forced else uncertain.per_day
+    if choice.asks and limit is not None:
+        # Counted after it is logged, so that judgments made at the same time count each other.
+        asked = await count_asked(io, access, at, except_id=judgment.id)
+        if asked >= limit:
+            reasons = [*choice.reasons, "no_budget"]
+            choice = ReviewChoice(asks=False, reasons=reasons, threshold=choice.threshold)
+            await log_review(io, access, judgment, choice, at)
     emit_evaluation(judgment, asked=choice.asks)
     return {"judgment": judgment.model_copy(update={"review": choice}).to_json()}
 

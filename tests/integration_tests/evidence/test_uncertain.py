@@ -2,12 +2,21 @@
 
 import json
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import PutOp
 
-from memalign_graph import Example, Feedback, InvalidInputError, Uncertain
+from memalign_graph import (
+    Example,
+    Feedback,
+    InvalidInputError,
+    Uncertain,
+    create_review_graph,
+)
+from memalign_graph.local import open_store, open_store_async
 from memalign_graph.memory import judgments
 from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewLogEntry
 from memalign_graph.memory.reports import report_of
@@ -405,3 +414,21 @@ async def test_gate_asks_where_its_judge_is_not_sure_within_its_budget(bench: Be
     assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
     assert "no_budget" in verdict["judgment"]["review"]["reasons"]
     assert len(await log(bench)) == 2
+
+
+@pytest.mark.parametrize("way", ["threads", "one event loop"])
+async def test_budget_holds_for_judgments_made_at_the_same_time(
+    bench: Bench, tmp_path: Path, way: str
+) -> None:
+    options: Any = {**bench.models(), "confidence": True, "review": Uncertain(per_day=2)}
+    builder = create_review_graph(CRITERION, **options)
+    cases, threads = [case(number) for number in range(12)], [thread(str(n)) for n in range(12)]
+    place, saver = tmp_path / "memory.db", InMemorySaver()
+    if way == "threads":
+        with open_store(place) as store:
+            results = builder.compile(store=store, checkpointer=saver).batch(cases, threads)
+    else:
+        async with open_store_async(place) as store:
+            graph = builder.compile(store=store, checkpointer=saver)
+            results = await graph.abatch(cases, threads)
+    assert sum("__interrupt__" in result for result in results) == 2

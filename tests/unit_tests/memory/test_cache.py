@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 from unittest.mock import Mock
@@ -281,6 +282,20 @@ class Shifted:
 
     def now_us(self, ticks: int = 1) -> int:
         return time.time_ns() // 1000 + self.shift_us
+
+
+def test_feedback_after_a_clock_far_ahead_does_not_count_as_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = judge_memory(InMemoryStore())
+    with monkeypatch.context() as patch:
+        patch.setattr("memalign_graph.memory.access.clock", Shifted(86_400))
+        memory.remember(comment("a day ahead"))
+    said = memory.remember(comment("one"))
+    before = datetime.now(UTC)
+    memory.forget(said.id)
+    assert memory.access.view.is_forgotten_since(said.id, before)
+    assert not memory.access.view.is_forgotten_since(said.id, datetime.now(UTC))
 
 
 @pytest.mark.parametrize("seconds", [3600, -30, -300])

@@ -128,7 +128,7 @@ def test_judgment_that_is_decided_again_has_one_entry_in_the_log(bench: Bench) -
     _, judgment = bench.judge(0, True, "unsure")
     access, unasked = bench.memory.access, ReviewChoice(asks=False, reasons=["no_budget"])
     run_sync(log_review(SYNC, access, judgment, unasked, bench.now))
-    assert run_sync(count_asked(SYNC, access, bench.now.date(), except_id="other")) == 0
+    assert run_sync(count_asked(SYNC, access, bench.now, except_id="other")) == 0
     report = bench.memory.review_report()
     assert (report.judgments, report.unasked) == (1, 1)
 
