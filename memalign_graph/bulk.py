@@ -27,6 +27,7 @@ from memalign_graph.errors import (
     InvalidInputError,
     MemAlignError,
     excerpt,
+    write_errors,
 )
 from memalign_graph.evidence.verdicts import asks_checks
 from memalign_graph.identity import digest
@@ -158,7 +159,6 @@ def prepare_batch(
         while some := list(islice(rows, _AT_ONCE)):
             for case in run_sync(batch.with_vectors(some)):
                 _write(lines, case)
-        lines.flush()
         errors = {
             number: outcome
             for number, (_, outcome) in enumerate(_judged(batch, Path(lines.name), requests))
@@ -444,21 +444,23 @@ def _judged(
 def _new_file(path: Path) -> Iterator[TextIO]:
     """Create a file, which gets its name when it is whole; delete it if the block fails."""
     part = path.with_name(f"{path.name}{_PART}")
-    for taken in (path, part):
-        if taken.exists():
-            raise InvalidInputError(
-                f"path: {taken} already exists and may belong to a running batch. Choose another "
-                "path or delete the file."
-            )
+    with write_errors(path):
+        for taken in (path, part):
+            if taken.exists():
+                raise InvalidInputError(
+                    f"path: {taken} already exists and may belong to a running batch. Choose "
+                    "another path or delete the file."
+                )
+        # Each line is flushed, so that no file gets its name before the other is whole.
+        file = part.open("x", buffering=1, encoding="utf-8")
     try:
-        file = part.open("x", encoding="utf-8")
-    except OSError as error:
-        raise InvalidInputError(f"path: {path} can't be written: {error.strerror}.") from error
-    try:
-        with file:
-            yield file
-        part.rename(path)
+        yield file
+        with write_errors(path):
+            file.close()
+            part.rename(path)
     except BaseException:
+        with suppress(OSError):  # what is left to write
+            file.close()
         part.unlink()
         raise
 
@@ -478,8 +480,10 @@ def _read_rows(path: str | Path, name: str) -> Iterator[tuple[int, Row]]:
         raise InvalidInputError(f"{name}: {path} can't be read: {problem}.") from error
 
 
-def _write(file: Any, line: Row) -> None:
-    file.write(json.dumps(line, default=str) + "\n")
+def _write(file: TextIO, line: Row) -> None:
+    text = json.dumps(line, default=str) + "\n"
+    with write_errors(file.name.removesuffix(_PART)):
+        file.write(text)
 
 
 def _rows(examples: Iterable[ExampleLike]) -> Iterator[Row]:

@@ -206,11 +206,6 @@ def _calls(message: Any) -> list[ToolCall]:
     return message.tool_calls if isinstance(message, AIMessage) else []
 
 
-def _is_tool_step(message: Any) -> bool:
-    has_malformed_call = isinstance(message, AIMessage) and bool(message.invalid_tool_calls)
-    return isinstance(message, ToolMessage) or bool(_calls(message)) or has_malformed_call
-
-
 def parse_seen(fields: Any, *, is_models: bool = True) -> Example | str:
     """Return the example to judge, or a text that tells the writer why there is none."""
     outputs = fields.get("outputs", ...) if isinstance(fields, Mapping) else ...
@@ -246,7 +241,10 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
     shown, end = _shown(messages, turn), len(messages) - len(replaced)
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place < end]
-    has_steps = any(map(_is_tool_step, steps))
+    has_steps = any(
+        isinstance(step, ToolMessage) or _calls(step) or getattr(step, "invalid_tool_calls", None)
+        for step in steps
+    )
     if not questions:
         steps, has_steps = [SystemMessage(_BEGINNING_REMOVED), *steps], True
     if replaced:

@@ -134,6 +134,17 @@ def require_extra(extra: str, what: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def write_errors(path: object) -> Iterator[None]:
+    """Make a failure to write a file in the block name the file."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInputError(
+            f"path: {path} can't be written: {error.strerror}. Free space or choose another path."
+        ) from error
+
+
 def without_keys(text: str) -> str:
     """Return a message without the keys and passwords of the environment."""
     for name, value in os.environ.items():

@@ -4,6 +4,7 @@ An evaluation uses the graphs that are deployed, with all their options. Only th
 wrapped, so that answers are cached and counted, and each memory has a store of its own.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -62,7 +63,8 @@ _LEARNING = ("learn_from", "guard", "batch_size", "replay_cases", "judge_cases")
 def _valid_cache(cache: Any) -> Any:
     if not (cache is None or isinstance(cache, BaseStore | str | Path)):
         raise ValueError(f"give a LangGraph store, or the path of a file, not {cache!r}.")
-    if isinstance(cache, str | Path) and ("://" in str(cache) or Path(cache).is_dir()):
+    # Path.is_dir() raises for a name that is too long, which is refused when it is opened.
+    if isinstance(cache, str | Path) and ("://" in str(cache) or os.path.isdir(cache)):  # noqa: PTH112
         raise ValueError("a folder or URL can't be used: give the path of a file.")
     return cache
 
@@ -390,7 +392,7 @@ def open_experiment(criterion: Criterion, options: Options) -> Iterator[Experime
 
             try:
                 cache = stack.enter_context(open_local_store(cache))
-            except (OSError, sqlite3.Error) as error:
+            except (OSError, ValueError, sqlite3.Error) as error:
                 raise InvalidInputError(f"cache: {cache} can't be used: {error}.") from error
         # Inside a graph, its callbacks and streams would otherwise get every call of the models.
         stack.callback(var_child_runnable_config.reset, var_child_runnable_config.set({}))

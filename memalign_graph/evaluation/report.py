@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from memalign_graph.agreement import Agreement, values_agree
-from memalign_graph.errors import InvalidInputError, require_extra
+from memalign_graph.errors import InvalidInputError, require_extra, write_errors
 from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evaluation.metrics import (
     Comparison,
@@ -324,7 +324,8 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
                 f"path: {file.name!r} has no known ending. Use .html, .md or .json."
             )
         text = formats[file.suffix.lower()]()
-        file.parent.mkdir(parents=True, exist_ok=True)
+        with write_errors(path):
+            file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, text)
         return file
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
-from langchain_core.messages.tool import invalid_tool_call
 from pydantic import Field
 from pydantic_core import to_jsonable_python
 
@@ -121,15 +120,10 @@ def _turn_fields(inputs: Any, outputs: Any) -> Fields:
 def _langchain_message(message: Fields) -> BaseMessage:
     """Convert a message; LangChain has calls whose arguments are no object apart."""
     calls = message.get("tool_calls", [])
-    malformed = [call for call in calls if not _is_object(call["function"]["arguments"])]
-    valid = [call for call in calls if call not in malformed]
+    valid = [call for call in calls if _is_object(call["function"]["arguments"])]
     [converted] = convert_to_messages([{**message, "tool_calls": valid}])
-    invalid = [
-        invalid_tool_call(name=function["name"], args=function["arguments"], id=call["id"])
-        for call in malformed
-        for function in [call["function"]]
-    ]
-    return converted.model_copy(update={"invalid_tool_calls": invalid}) if invalid else converted
+    malformed = [call for call in calls if call not in valid]
+    return converted.model_copy(update={"invalid_tool_calls": malformed})
 
 
 def _is_object(text: str) -> bool:

@@ -17,7 +17,12 @@ from uuid import uuid4
 from langgraph.store.base import SearchOp
 from pydantic import Field, ValidationError
 
-from memalign_graph.errors import EmbeddingError, InvalidInputError, describe_validation_error
+from memalign_graph.errors import (
+    EmbeddingError,
+    InvalidInputError,
+    describe_validation_error,
+    write_errors,
+)
 from memalign_graph.identity import check_json, episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -305,20 +310,19 @@ async def _all_vectors(io: IO, access: MemoryAccess, episodes: list[Episode]) ->
 
 def write_file(path: str | PathLike[str], text: str) -> None:
     """Write a file; an earlier one with this name stays until the new one is whole."""
-    target = Path(path).resolve()
-    is_device = target.exists() and not target.is_file()  # or a pipe
-    # A name that nobody has, so that no other file, or another process's part, is written over.
-    part = target if is_device else target.with_name(f"{target.name}.{uuid4().hex}.part")
-    try:
-        with part.open("w" if is_device else "x", encoding="utf-8", errors="replace") as file:
-            if target.is_file():
-                copymode(target, part)
-            file.write(text)
-        if not is_device:
-            part.replace(target)
-    except BaseException as error:
-        if not is_device:
-            part.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InvalidInputError(f"path: {path} can't be written: {error.strerror}.") from error
-        raise
+    with write_errors(path):
+        target = Path(path).resolve()
+        is_device = target.exists() and not target.is_file()  # or a pipe
+        # A name that nobody has, so that no other file, or another process's part, is written over.
+        part = target if is_device else target.with_name(f"{target.name}.{uuid4().hex}.part")
+        try:
+            with part.open("w" if is_device else "x", encoding="utf-8", errors="replace") as file:
+                if target.is_file():
+                    copymode(target, part)
+                file.write(text)
+            if not is_device:
+                part.replace(target)
+        except BaseException:
+            if not is_device:
+                part.unlink(missing_ok=True)
+            raise

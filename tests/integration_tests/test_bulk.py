@@ -1,6 +1,8 @@
 """Batches: requests, every kind of answer, and changes of the memory."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -316,6 +318,45 @@ async def test_interrupted_prepare_leaves_no_file(bench: Bench, tmp_path: Path) 
     with pytest.raises(InvalidInputError, match=r"path: .*batch2.jsonl.part already exists"):
         batch.prepare(CASES)
     assert names(tmp_path) >= {"batch2.jsonl.part"}
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Let no file become larger."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_full_disk_names_the_file_and_leaves_none(bench: Bench, tmp_path: Path) -> None:
+    batch = Batch(bench, tmp_path)
+    batch.prepare(CASES)
+    before = names(tmp_path)
+    cases_file, requests = tmp_path / "batch0.cases.jsonl", batch.at("batch")
+    batch.rounds = 1
+    for written in (cases_file, requests):
+        name = written.name.replace("0", "1")
+        full = rf"^path: .*{name} can't be written: File too large. Free space or choose"
+        with full_disk(written.stat().st_size - 1), pytest.raises(InvalidInputError, match=full):
+            batch.prepare(CASES)
+        assert names(tmp_path) == before
+    with full_disk(written.stat().st_size - 1), pytest.raises(InvalidInputError, match=full):
+        batch.collect()
+    assert names(tmp_path) == before
+
+
+def test_failures_of_the_caller_are_not_about_the_file(bench: Bench, tmp_path: Path) -> None:
+    def cases() -> Iterator[Any]:
+        yield CASES[0]
+        raise OSError("The caller's disk is gone.")
+
+    with pytest.raises(OSError, match=r"^The caller's disk is gone.$"):
+        Batch(bench, tmp_path).prepare(cases())
+    assert names(tmp_path) == set()
 
 
 async def test_unusable_arguments_are_refused_before_any_request(

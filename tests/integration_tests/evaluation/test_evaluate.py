@@ -206,6 +206,8 @@ async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer)
         (records(5), {"progress": 7}, "progress: 7 is neither"),
         (records(5), {"cache": 7}, "cache: give a LangGraph store, or the path"),
         (records(5), {"cache": "."}, "cache: a folder or URL can't be used"),
+        (records(5), {"cache": "x" * 300}, "cache: x{300} can't be used"),
+        (records(5), {"cache": "a\0b"}, "cache: a\0b can't be used"),
         (records(5), {"sizes": [0]}, "sizes.0: 0 is below the minimum"),
         (records(5), {"nonsense": 1}, "nonsense: is not a known field"),
         (records(5), {"test": []}, "test: no case has a value"),

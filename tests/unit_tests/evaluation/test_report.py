@@ -248,8 +248,14 @@ def test_report_is_saved(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"^path: 'r.pdf' has no known ending"):
         report.save(tmp_path / "r.pdf")
     (tmp_path / "r.md").symlink_to("/dev/full")
-    with pytest.raises(InvalidInputError, match=r"^path: .*r.md can't be written: No space left"):
-        report.save(tmp_path / "r.md")
+    for name, problem in (
+        ("r.md", "No space left on device"),
+        ("new/report.md/r.md", "File exists"),
+        (f"{'x' * 300}.md", "File name too long"),
+    ):
+        refused = rf"^path: .*{name} can't be written: {problem}. Free space or choose another path"
+        with pytest.raises(InvalidInputError, match=refused):
+            report.save(tmp_path / name)
 
 
 def test_report_is_not_compared_by_a_judge_that_it_lacks() -> None:
