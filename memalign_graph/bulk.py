@@ -480,7 +480,7 @@ def _read_rows(path: str | Path, name: str) -> Iterator[tuple[int, Row]]:
         raise InvalidInputError(f"{name}: {path} can't be read: {problem}.") from error
 
 
-def _write(file: TextIO, line: Row) -> None:
+def _write(file: Any, line: Row) -> None:
     text = json.dumps(line, default=str) + "\n"
     with write_errors(file.name.removesuffix(_PART)):
         file.write(text)
