@@ -17,7 +17,8 @@ _DESTINATION = re.compile(
     r"amount|price|sum|total|id|uuid|number)(?:e?s)?",
     re.IGNORECASE,
 )
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")  # the word of `IDs` or `TOaddress`
+_WORD_AFTER_CAPITALS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # the words of `USDAmount`
 _PART = re.compile(r"[^\s<>,;:()$\u00a3\u00a5\u20a0-\u20cf]+")
 """A part of a value, such as the address in `Bob <bob@example.com>` or the amount in `$5`."""
 _NUMBER = re.compile(
@@ -85,7 +86,8 @@ def _destinations(value: Any, *, named: bool) -> Iterator[str]:
     """Yield the values of fields whose names mean an address, an amount or an identifier."""
     if isinstance(value, Mapping):
         for name, part in value.items():
-            is_named = any(map(_DESTINATION.fullmatch, _WORD.findall(str(name))))
+            words = _WORD.findall(str(name)) + _WORD_AFTER_CAPITALS.findall(str(name))
+            is_named = any(map(_DESTINATION.fullmatch, words))
             yield from _destinations(part, named=named or is_named)
             yield from _distinctive_parts(_comparable(str(name))) if named else ()
     elif isinstance(value, list):

@@ -67,6 +67,23 @@ def test_values_from_a_tool_result(args: dict[str, Any], *, is_repeated: bool) -
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        *("USDAmount", "IBANNumber", "APIUrl", "CCList", "BCCList", "IDNumber", "AWSAccount"),
+        *("VATNumber", "HTTPUrl", "PDFLink", "SMTPHost", "targetURLPath", "toUSPhone", "eMail"),
+        *("IDs", "URLs", "accountIDs", "ADDRESSes", "TOaddress", "IBANcode", "RECIPIENT_EMAIL"),
+    ],
+)
+def test_capitals_hide_no_word_of_a_name(name: str) -> None:
+    assert repeats_tool_text({name: "77"}, turn(EVIL))
+
+
+@pytest.mark.parametrize("name", ["USDAmounted", "Token", "IDEA", "Idea", "bodyHTML"])
+def test_a_word_is_not_found_within_another(name: str) -> None:
+    assert not repeats_tool_text({name: "77"}, turn(EVIL))
+
+
+@pytest.mark.parametrize(
     "content",
     [
         [{"type": "json", "json": {"to": ["mallory@evil.example"], "amount": 300.5}}],
