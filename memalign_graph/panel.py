@@ -357,7 +357,8 @@ class _Panel:
                 _log_or_raise(name, error)  # `learn_one` reports it
                 saved: Any = {"example": example, "judgment": judgment, "thread_id": step.thread_id}
                 feedback[name] = Feedback(**saved, **fields).to_json()
-        return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
+        given = {name: fields for name, fields in feedback.items() if fields is not None}
+        return {"feedback": given, "aggregate": self._aggregated(state["judgments"], given)}
 
     async def learn_criteria(self, step: NodeCall) -> StateUpdate:
         """Embed the example for the memories that learn, if judging did not."""
@@ -439,7 +440,7 @@ async def learn_one(step: NodeCall) -> StateUpdate:
         # The feedback is stored before a model is called.
         is_kept = isinstance(error, ChatModelError | ModelAnswerError)
         return {"errors": {name: f"{_STORED if is_kept else 'Nothing was learned'}: {error}"}}
-    if not learned["episode_ids"]:
+    if learned is not None and not learned["episode_ids"]:
         return {"errors": {name: f"{_STORED}: {' '.join(learned['warnings'])}"}}
     return {"learned": {name: learned}}
 

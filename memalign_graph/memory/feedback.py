@@ -75,8 +75,8 @@ async def remember(
     purges, stored = view.purges(), view.episodes(ids)
     submitted: dict[str, Episode] = {}
     for item in checked:
-        is_dated = "given_at" in item.model_fields_set
-        dated = item if is_dated else order_after(stored.get(item.episode_id), item)
+        is_dated, before = "given_at" in item.model_fields_set, stored.get(item.episode_id)
+        dated = item if is_dated or before is None else order_after(before.given_at, item)
         episode = Episode.from_feedback(dated, "distilled" if item.agrees else "pending")
         submitted[episode.id] = merge_feedback(submitted.get(episode.id), episode)
     after = {key: merge_feedback(stored.get(key), episode) for key, episode in submitted.items()}
@@ -99,12 +99,10 @@ async def remember(
     return RememberResult(episodes, after.keys() - stored.keys(), changed, warnings)
 
 
-def order_after(stored: Episode | None, feedback: Feedback) -> Feedback:
-    """Date new feedback later than the stored one, whichever clock dated that."""
-    if stored is None:
-        return feedback
+def order_after(before: datetime, feedback: Feedback) -> Feedback:
+    """Date new feedback later than what came before, whichever clock dated that."""
     latest = datetime.max.replace(tzinfo=UTC)
-    after = stored.given_at + min(timedelta(microseconds=1), latest - stored.given_at)
+    after = before + min(timedelta(microseconds=1), latest - before)
     return feedback.model_copy(update={"given_at": max(feedback.given_at, after)})
 
 

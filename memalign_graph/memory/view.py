@@ -154,14 +154,13 @@ class MemoryView:
                 if episode_ids is None or not episode_ids.isdisjoint(fact.forgotten)
             }
 
-    def is_forgotten_since(self, episode_id: str, at: datetime) -> bool:
-        """Return whether feedback was forgotten after a time."""
+    def forgotten_at(self, episode_id: str) -> datetime:
+        """Return when an episode was last forgotten; `LONG_AGO` if never."""
         with self._lock:
-            return any(
-                # Not by the id: after a clock that was ahead, ids are later than the time.
-                episode_id in fact.forgotten and utc(fact.clock_us or fact.at_us) > at
-                for fact in self._facts.values()
-            )
+            # Not by the id: after a clock that was ahead, ids are later than the time.
+            forgotten = (fact for fact in self._facts.values() if episode_id in fact.forgotten)
+            times = (utc(fact.clock_us or fact.at_us) for fact in forgotten)
+            return max(times, default=LONG_AGO)
 
     def purged_ids(self) -> set[str]:
         """Return the ids of purged episodes and guidelines, without those that were given again."""

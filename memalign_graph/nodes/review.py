@@ -103,6 +103,8 @@ async def collect_feedback(step: NodeCall) -> StateUpdate:
 
 async def question_feedback(step: NodeCall) -> StateUpdate:
     """Ask the model for a clarifying question, if the comment needs one; a failure is a warning."""
+    if not await _has_feedback(step):
+        return {"judge_lesson": {}}
     io, access, feedback = step.io, step.access, step.feedback
     key = feedback.episode_id
     clarified = clarify.already_clarified(feedback, (await access.episodes(io, [key])).get(key))
@@ -142,9 +144,8 @@ async def clarify_feedback(step: NodeCall) -> StateUpdate:
     answer = form.ask(step.settings["namespace"])
     merged = clarify.merge_clarification(feedback, question, answer)
     if answer:  # given now: it counts after what the expert said elsewhere in the meantime
-        stored = await step.access.episodes(step.io, [merged.episode_id])
         answered = merged.model_copy(update={"given_at": utc_now()})
-        merged = order_after(stored.get(merged.episode_id), answered)
+        merged = await _order_after_known(step, answered)
     if merged.episode_id != feedback.episode_id:  # only the answer names its author
         lesson["replaced"] = [feedback.episode_id, feedback.given_at.isoformat()]
     return {"feedback": merged.to_json(), "judge_lesson": lesson}
@@ -184,13 +185,30 @@ async def make_feedback(
             f"criterion: the expert was asked about {judged.criterion!r}, but this graph judges "
             f"{name!r}. Answer in a graph with the former criterion, or judge the case again."
         )
-    if "given_at" in fields:
-        view = await step.access.refresh(step.io)
-        if view.is_forgotten_since(feedback.episode_id, feedback.given_at):
-            return None
-        return feedback.model_copy(update={"given_at": min(feedback.given_at, utc_now())}).to_json()
-    stored = await step.access.episodes(step.io, [feedback.episode_id])
-    return order_after(stored.get(feedback.episode_id), feedback).to_json()
+    if "given_at" not in fields:
+        return (await _order_after_known(step, feedback)).to_json()
+    if await _is_forgotten(step, feedback):
+        return None
+    return feedback.model_copy(update={"given_at": min(feedback.given_at, utc_now())}).to_json()
+
+
+async def _order_after_known(step: NodeCall, feedback: Feedback) -> Feedback:
+    """Date feedback after this expert's stored feedback on the example, and after its removal."""
+    view, key = await step.access.refresh(step.io), feedback.episode_id
+    dates = [episode.given_at for episode in view.episodes([key]).values()]
+    return order_after(max([view.forgotten_at(key), *dates]), feedback)
+
+
+async def _is_forgotten(step: NodeCall, feedback: Feedback) -> bool:
+    """Return whether feedback was forgotten since it was given."""
+    view = await step.access.refresh(step.io)
+    return view.forgotten_at(feedback.episode_id) > feedback.given_at
+
+
+async def _has_feedback(step: NodeCall) -> bool:
+    """Return whether the expert answered, and it was not forgotten while the run was broken off."""
+    is_answered = step.state.get("feedback") is not None
+    return is_answered and not await _is_forgotten(step, step.feedback)
 
 
 _MAX_PENDING = 20
@@ -203,7 +221,7 @@ _NOT_DISTILLED = (
 
 
 async def distill_feedback(step: NodeCall) -> StateUpdate:
-    if step.state.get("feedback") is None:  # the expert skipped the question
+    if not await _has_feedback(step):
         return {"judge_lesson": {}}
     io, access = step.io, step.access
     lesson = {**require_channel(step.state, "judge_lesson")}
@@ -249,7 +267,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
 
 async def commit_memory(step: NodeCall) -> StateUpdate:
     """Commit what was learned; idempotent."""
-    if step.state.get("feedback") is None:  # the expert skipped the question
+    if not await _has_feedback(step):
         return {"learned": None}
     io, access, feedback = step.io, step.access, step.feedback
     lesson = require_channel(step.state, "judge_lesson")

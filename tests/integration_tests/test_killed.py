@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import COLD, CRITERION, EVERY_WAY, Bench, distillings, judgings
+from memalign_graph.nodes import review as review_nodes
+from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, Bench, distillings, judgings
 from tests.integration_tests.alignment_worker import review
+from tests.integration_tests.panels.support import TONE, reviewed
 from tests.loopback import Rule, hang
 from tests.unit_tests.memory.worker import FORKS
 
@@ -70,3 +72,44 @@ async def test_killed_while_distilling(bench: Bench, start: Start, how: str) -> 
     assert (episode.status, episode.thread_ids) == ("distilled", ["t"])
     assert len(judgings(server)) == 1
     assert len(distillings(server)) == 2
+
+
+async def die(*_args: Any, **_options: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("comment", "distill_in_batches"),
+        ("confirmation", "commit_lesson"),
+        ("vague comment", "ask_with_retry"),
+        ("panel", "distill_in_batches"),
+        ("panel's confirmation", "commit_lesson"),
+    ],
+)
+async def test_feedback_forgotten_before_the_killed_run_goes_on_stays_forgotten(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str, step: str, *, resumes: bool
+) -> None:
+    is_panel = kind.startswith("panel")
+    reply: Any = {"value": True} if kind.endswith("confirmation") else COLD
+    reply = {**reply, "author": "ann"}
+    reply = {"tone": reply} if is_panel else reply
+    clarifying = bench.review_graph(clarify=kind == "vague comment")
+    graph = reviewed(bench, [TONE]) if is_panel else clarifying
+    criterion = TONE if is_panel else CRITERION
+    await bench.invoke(graph, CASE)
+    with monkeypatch.context() as patch:
+        patch.setattr(review_nodes, step, die)
+        with pytest.raises(KeyboardInterrupt):
+            await bench.resume(graph, reply)
+    assert len(await bench.episodes(criterion=criterion)) == 1
+    bench.memory(criterion).forget(author="ann")
+    done = await (bench.resume(graph, reply) if resumes else bench.invoke(graph, None))
+    assert done["learned"] == ({"tone": None} if is_panel else None)
+    assert await bench.episodes(criterion=criterion) == []
+    assert await bench.guidelines(criterion=criterion) == []
+    assert distillings(bench.server) == []
+    await bench.review(graph, reply, on="given again")
+    assert len(await bench.episodes(criterion=criterion)) == 1

@@ -265,3 +265,15 @@ async def test_each_kept_judgment_accepts_later_feedback(bench: Bench) -> None:
     assert len(bench.server.embeddings) == 1
     with pytest.raises(InvalidInputError, match="judgment_id: no judgment"):
         await bench.invoke(graphs[1], {"judgment_id": ids["length"], "reply": reply}, "b")
+
+
+async def test_dated_reply_that_was_taken_back_is_not_learned(bench: Bench) -> None:
+    graph = reviewed(bench, [TONE, FACTS])
+    await bench.invoke(graph, CASE)
+    dated = {"value": False, "author": "ann", "given_at": "2026-01-02T03:04:05+00:00"}
+    bench.memory(TONE).remember({**CASE, **dated})
+    bench.memory(TONE).forget(author="ann")
+    done = await bench.resume(graph, {"tone": dated, "facts": dated})
+    assert done["feedback"].keys() == done["learned"].keys() == {"facts"}
+    assert await bench.episodes(criterion=TONE) == []
+    assert [episode.value for episode in await bench.episodes(criterion=FACTS)] == [False]
