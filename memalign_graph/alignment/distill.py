@@ -220,11 +220,11 @@ async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[s
     learned = await commit_redistilled(
         io, access, result.operations, result.read, result.failed_attempts
     )
+    if result.operations or result.errors:
+        await clear_cached_replies(io, access)
     for error in result.errors:
         if not isinstance(error, NoWordingError):
             raise error
-    if result.operations or result.errors:
-        await clear_cached_replies(io, access)
     return {**learned, "warnings": result.warnings}
 
 

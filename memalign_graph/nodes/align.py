@@ -396,6 +396,9 @@ async def commit_alignment(step: _Call) -> StateUpdate:
     if rewordings := load_operations(lesson.get("rewordings")):
         redistilled = await commit_redistilled(io, access, rewordings, lesson["reworded"])
         learned += redistilled["guidelines"]
+    if not step.options.judge_cases or lesson.get("failed_attempts"):
+        # The next attempt asks the model, and does not read the answer of this one.
+        await clear_cached_replies(io, access)
     step.progress("commit", 1, 1)
     if step.asks_checks:
         unasked = await fill_questions(
@@ -410,8 +413,6 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             limit=step.max_concurrency,
             report_progress=partial(step.progress, "check"),
         )
-    if not step.options.judge_cases:
-        await clear_cached_replies(io, access)
     view = await access.refresh(io)
     # Report only this run's changes: others may change the memory in the meantime.
     touched = {item.get(name) for item in learned for name in ("guideline_id", "superseded_by")}

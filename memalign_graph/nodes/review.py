@@ -295,6 +295,8 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         if rewordings := load_operations(lesson.get("rewordings")):
             reworded = await commit_redistilled(io, access, rewordings, lesson["reworded"])
             learned["memory_version"] = reworded["memory_version"]
+        if rewordings or lesson.get("failed"):
+            # The next attempt asks the model, and does not read the answer of this one.
             await clear_cached_replies(io, access)
     return {"learned": {**learned, "warnings": [*warnings, *learned["warnings"]]}}
 

@@ -12,7 +12,7 @@ from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph.evidence import verdicts
 from memalign_graph.io import ASYNC
 from tests.conftest import CASE, DOWN, Bench, Graph, distillings, operations
-from tests.integration_tests.alignment_model import COMPARE, Model
+from tests.integration_tests.alignment_model import COMPARE, Model, guideline_per_topic
 from tests.integration_tests.alignment_support import (
     align,
     alignment,
@@ -149,6 +149,48 @@ async def test_guideline_without_a_new_wording_stays(bench: Bench) -> None:
     assert "1 pending guideline(s) could not be distilled in 3 attempts" in report["warnings"][0]
     [after] = await bench.guidelines()
     assert (after.text, after.status) == (before.text, "pending")
+
+
+async def forget_a_source(bench: Bench, *texts: str) -> None:
+    """Leave guidelines pending, each with one source."""
+    for number, text in enumerate(texts):
+        pair = await bench.remember(record(2 * number), record(2 * number + 1, author="bob"))
+        bench.teach(text, *pair)
+    bench.memory().forget(author="ann")
+
+
+async def test_review_asks_again_for_a_wording_that_was_not_given(bench: Bench) -> None:
+    await forget_a_source(bench, "It names the order.")
+    answers = [operations(), operations({"action": "add", "text": "It names the order's date."})]
+    bench.server.responder = Model(
+        distil=lambda chat: answers.pop(0) if "case 1." in chat.text else guideline_per_topic(chat)
+    )
+    for number, text in ((90, "It names the order."), (91, "It names the order's date.")):
+        await review(bench, bench.review_graph(), record(number), str(number))
+        assert text in [guideline.text for guideline in await bench.guidelines()]
+    assert answers == []
+
+
+async def test_wording_is_asked_for_again_if_another_one_fails(bench: Bench) -> None:
+    await forget_a_source(bench, "It names the order.", "It gives a date.")
+    model, asked_again = bench.server.chat_model(max_retries=0), []
+    bench.server.responder = lambda chat: operations() if "case 1." in chat.text else DOWN
+    with pytest.raises(ChatModelError, match="It broke"):
+        await bench.call(bench.memory(model=model), "consolidate")
+    bench.server.responder = lambda chat: asked_again.append(chat) or Model()(chat)
+    await bench.call(bench.memory(model=model), "consolidate")
+    assert any("case 1." in chat.text for chat in asked_again)
+    assert {guideline.status for guideline in await bench.guidelines()} == {"standing"}
+
+
+async def test_wording_is_asked_for_again_if_judging_fails(bench: Bench) -> None:
+    await forget_a_source(bench, "It names the order.")
+    bench.server.responder = Model(distil=lambda _: operations(), judge=lambda _: DOWN)
+    graph = patient(bench, judge_cases=True)
+    for night in range(2):
+        with pytest.raises(ChatModelError, match="It broke"):
+            await align(bench, [], graph, str(night))
+        assert len(distillings(bench.server)) == night + 1
 
 
 @pytest.mark.parametrize("count", [1, 12])
