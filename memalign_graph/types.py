@@ -355,6 +355,11 @@ class Feedback(FrozenModel):
         return judgment is not None and self.rationale is None and self.value == judgment.value
 
 
+def word_of(episode: Mapping[str, Any]) -> str:
+    """Hash an episode's example, author, value and rationale."""
+    return digest([episode.get(name) for name in ("id", "example_id", "value", "rationale")])
+
+
 class Episode(FrozenModel):
     """Stored feedback: one example, and one expert's feedback on it."""
 
@@ -402,7 +407,7 @@ class Episode(FrozenModel):
     @property
     def word(self) -> str:
         """The hash of example, author, value and rationale."""
-        return digest([self.id, self.example_id, self.value, self.rationale])
+        return word_of(vars(self))
 
     @property
     def verdicts(self) -> dict[str, Value]:

@@ -256,7 +256,7 @@ def _attempts_left(
     if isinstance(source, Guideline):
         content: Any = [source.text, *source.episode_ids]
     else:
-        content = source.feedback_hash if isinstance(source, EpisodeRow) else source.word
+        content = source.word
     # Another window may let a prompt through that was too long.
     key = ["attempt", source.id, content, model_key(chat), max_input_tokens(chat)]
     attempts = [digest([*key, number]) for number in range(MAX_ATTEMPTS)]

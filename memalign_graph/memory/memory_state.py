@@ -20,7 +20,7 @@ from memalign_graph.memory.facts import (
     drop_answers,
 )
 from memalign_graph.memory.index import text_of, vector_key
-from memalign_graph.types import Episode, Guideline
+from memalign_graph.types import Episode, Guideline, word_of
 
 VERSION_SPACE = 2**128
 
@@ -68,7 +68,8 @@ class EpisodeRow:
     key: str
     content_hash: str
     feedback_hash: str
-    """The hash of value and rationale (`Episode.word`); lessons name the feedback by it."""
+    """The `word` by which lessons name the feedback: of the comment alone, if its value came
+    later."""
     content: Mapping[str, Any]
     """The episode as JSON; its status alone after a purge."""
     id: str = ""
@@ -109,6 +110,10 @@ class EpisodeRow:
         """Return the row without its content."""
         status = {"status": self.content.get("status")}
         return EpisodeRow(self.key, self.content_hash, self.feedback_hash, status)
+
+    @property
+    def word(self) -> str:
+        return word_of(self.content)
 
     @property
     def is_purged(self) -> bool:

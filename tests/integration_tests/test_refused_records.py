@@ -93,6 +93,23 @@ async def test_reviews_after_a_refused_one_learn(
     assert waiting(await bench.episodes()) == []
 
 
+@pytest.mark.parametrize("missing", ["value", "rationale"])
+async def test_reviews_give_up_refused_feedback_that_came_in_parts(
+    bench: Bench, missing: str
+) -> None:
+    await bench.remember(bad(**{"value": False, missing: None}))
+    await bench.remember(bad(value=False))
+    [episode] = await bench.episodes()
+    bench.server.responder, counts = Filter(), []
+    graph = bench.review_graph(model=bench.server.chat_model(max_retries=0))
+    for number in range(1, 6):
+        count = len(distillings(bench.server))
+        await review(bench, graph, record(number), str(number))
+        counts.append(sum(REFUSED in chat.text for chat in distillings(bench.server)[count:]))
+        assert waiting(await bench.episodes()) == [episode.id]
+    assert [count > 0 for count in counts] == [True, True, True, False, False]
+
+
 SEVERAL = [FILTERED, TOO_LONG, "Well.", {"guidelines": "none"}]
 
 
@@ -173,13 +190,13 @@ async def test_review_asks_again_for_a_wording_that_was_not_given(bench: Bench) 
 
 async def test_wording_is_asked_for_again_if_another_one_fails(bench: Bench) -> None:
     await forget_a_source(bench, "It names the order.", "It gives a date.")
-    model, asked_again = bench.server.chat_model(max_retries=0), []
+    model = bench.server.chat_model(max_retries=0)
     bench.server.responder = lambda chat: operations() if "case 1." in chat.text else DOWN
     with pytest.raises(ChatModelError, match="It broke"):
         await bench.call(bench.memory(model=model), "consolidate")
-    bench.server.responder = lambda chat: asked_again.append(chat) or Model()(chat)
+    count, bench.server.responder = len(bench.server.chats), Model()
     await bench.call(bench.memory(model=model), "consolidate")
-    assert any("case 1." in chat.text for chat in asked_again)
+    assert any("case 1." in chat.text for chat in bench.server.chats[count:])
     assert {guideline.status for guideline in await bench.guidelines()} == {"standing"}
 
 
