@@ -97,7 +97,7 @@ async def test_reviews_after_a_refused_one_learn(
 async def test_reviews_give_up_refused_feedback_that_came_in_parts(
     bench: Bench, missing: str
 ) -> None:
-    await bench.remember(bad(**{"value": False, missing: None}))
+    await bench.remember({**bad(value=False), missing: None})
     await bench.remember(bad(value=False))
     [episode] = await bench.episodes()
     bench.server.responder, counts = Filter(), []
