@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, NotRequired, Self, TypedDict, cast
 from uuid import uuid4
 
@@ -18,10 +17,10 @@ from memalign_graph.integrations.recorded import (
     Fields,
     ImportedFeedback,
     add_feedback,
-    add_rejected,
     example_fields,
     none_if_empty,
     plain_json,
+    rejecting,
     scale_of,
 )
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
@@ -281,6 +280,8 @@ def feedback_from_langsmith(
         InvalidInputError: If an argument has another form.
     """
     scale, key, imported = scale_of(criterion), key or criterion.name, ImportedFeedback()
+    if isinstance(sources, str):
+        raise InvalidInputError(f"sources: give a list, such as [{sources!r}], instead of a text.")
     runs_by_id: dict[Any, Fields] = {}
     records: list[Fields] = []
     for run in _iter_records(runs, "runs"):
@@ -307,31 +308,29 @@ def feedback_from_langsmith(
             imported.passed_over[reason] += 1
     for item in counted:
         run_id = item.get("run_id")
-        if run_id not in runs_by_id:
-            reason = f"run {run_id} is not among the runs: give it as well."
-            add_rejected(imported, item.get("id"), reason)
-            continue
-        run = runs_by_id[run_id]
-        value, comments = item.parse(scale)
-        add_feedback(
-            imported,
-            scale,
-            partial(
-                example_fields,
-                run.get("inputs"),
-                run.get("outputs"),
-                references.get(run.get("reference_example_id")),
-            ),
-            value=value,
-            rationale="\n".join(
-                as_text(plain_json(comment)).strip()
-                for comment in [*comments, *notes[item.reviewer_key]]
-                if none_if_empty(comment) is not None
-            ),
-            author=item.author,
-            id=item.get("id"),
-            given_at=item.get("modified_at") or item.get("created_at"),
-        )
+        with rejecting(imported, item.get("id")):
+            if run_id not in runs_by_id:
+                raise InvalidInputError(f"run {run_id} is not among the runs: give it as well.")
+            run = runs_by_id[run_id]
+            value, comments = item.parse(scale)
+            add_feedback(
+                imported,
+                scale,
+                value=value,
+                example=example_fields(
+                    run.get("inputs"),
+                    run.get("outputs"),
+                    references.get(run.get("reference_example_id")),
+                ),
+                rationale="\n".join(
+                    as_text(plain_json(comment)).strip()
+                    for comment in [*comments, *notes[item.reviewer_key]]
+                    if none_if_empty(comment) is not None
+                ),
+                author=item.author,
+                id=item.get("id"),
+                given_at=item.get("modified_at") or item.get("created_at"),
+            )
     return imported
 
 
@@ -354,7 +353,8 @@ class _LangSmithFeedback:
         source = dict(source) if isinstance(source, Mapping | BaseModel) else {"type": source}
         self.get = fields.get
         self.source = source.get("type")
-        self.from_human = sources is None or self.source in sources
+        # A list takes a source that is no text, which a set refuses.
+        self.from_human = sources is None or self.source in [*sources]
         # Of a corrected judge's score, the source names the judge's user, not the corrector.
         user_id = none_if_empty(source.get("user_id"))
         name = none_if_empty(source.get("user_name")) or user_id

@@ -1,10 +1,8 @@
 """MLflow: a judge as a scorer, and people's feedback on traces."""
 
 import base64
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from langchain_core.runnables import Runnable
@@ -15,10 +13,11 @@ from memalign_graph.integrations.recorded import (
     Fields,
     ImportedFeedback,
     add_feedback,
-    add_rejected,
     are_mappings,
     example_fields,
+    maybe_json,
     none_if_empty,
+    rejecting,
     scale_of,
 )
 from memalign_graph.io import SYNC, run_sync
@@ -117,7 +116,7 @@ def _add_assessments(
     imported: ImportedFeedback, trace: Fields, criterion: Criterion, name: str
 ) -> None:
     assessments = trace["info"].get("assessments") or []
-    overridden = {item["overrides"] for item in assessments if item.get("overrides")}
+    overridden = [item["overrides"] for item in assessments if item.get("overrides")]
     active = [
         item
         for item in assessments
@@ -127,25 +126,27 @@ def _add_assessments(
         feedback, source, reason = item.get("feedback"), item.get("source") or {}, None
         if not isinstance(feedback, Mapping):
             continue  # an expectation, or a reference to an issue
-        if str(item.get("assessment_name")).strip().lower() != name.strip().lower():
-            reason = f"the name is {item.get('assessment_name')!r}, not {name!r}"
-        elif source.get("source_type") != "HUMAN":
-            reason = f"its source is {source.get('source_type')}, which is not a person"
-        elif item not in active:
-            reason = "it was overridden by another"
-        if reason is not None:
-            imported.passed_over[reason] += 1
-        elif feedback.get("error"):
-            trace_id = trace["info"].get("trace_id")
-            reason = f"trace {trace_id}: the assessment is an error and has no value."
-            add_rejected(imported, item.get("assessment_id"), reason)
-        else:
+        with rejecting(imported, item.get("assessment_id")):
+            if str(item.get("assessment_name")).strip().lower() != name.strip().lower():
+                reason = f"the name is {item.get('assessment_name')!r}, not {name!r}"
+            elif source.get("source_type") != "HUMAN":
+                reason = f"its source is {source.get('source_type')}, which is not a person"
+            elif item not in active:
+                reason = "it was overridden by another"
+            if reason is not None:
+                imported.passed_over[reason] += 1
+                continue
+            if feedback.get("error"):
+                trace_id = trace["info"].get("trace_id")
+                raise InvalidInputError(
+                    f"trace {trace_id}: the assessment is an error and has no value."
+                )
             author = source.get("source_id")
             add_feedback(
                 imported,
                 criterion.scale,
-                partial(_example, trace, item.get("span_id"), active),
                 value=none_if_empty(feedback.get("value")),
+                example=_example(trace, item.get("span_id"), active),
                 rationale=item.get("rationale"),
                 author=None if author == _ANONYMOUS else author,
                 id=item.get("assessment_id"),
@@ -161,10 +162,10 @@ def _example(trace: Fields, span_id: str | None, active: Iterable[Fields]) -> Fi
         if expectation and source.get("source_type") != "LLM_JUDGE":
             # MLflow serializes lists and dicts as JSON.
             serialized = expectation.get("serialized_value") or {}
-            value = _maybe_json(serialized["value"]) if serialized else expectation.get("value")
+            value = maybe_json(serialized["value"]) if serialized else expectation.get("value")
             expected[str(item.get("assessment_name"))] = value
     inputs, outputs = (
-        none_if_empty(_maybe_json(attributes.get(f"mlflow.span{name}")))
+        none_if_empty(maybe_json(attributes.get(f"mlflow.span{name}")))
         for name in ("Inputs", "Outputs")
     )
     return example_fields(inputs, outputs, expected or None)
@@ -189,7 +190,7 @@ def _iter_traces(traces: Any) -> Iterator[Fields]:
     """Yield the fields of traces in any of MLflow's forms: objects, JSON, a table."""
     rows = traces["trace"] if "trace" in getattr(traces, "columns", ()) else traces
     for trace in rows if isinstance(rows, Iterable) else [rows]:
-        fields = _maybe_json(trace.to_dict() if hasattr(trace, "to_dict") else trace)
+        fields = maybe_json(trace.to_dict() if hasattr(trace, "to_dict") else trace)
         info = fields.get("info") if isinstance(fields, Mapping) else None
         if not isinstance(info, Mapping) or not are_mappings(info.get("assessments") or []):
             raise InvalidInputError(
@@ -197,11 +198,3 @@ def _iter_traces(traces: Any) -> Iterator[Fields]:
                 "traces, or of what their to_dict() or to_json() return."
             )
         yield dict(fields)
-
-
-def _maybe_json(value: Any) -> Any:
-    """Parse text as JSON; other text stays as it is."""
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        return value

@@ -2,8 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
@@ -47,24 +48,26 @@ class ImportedFeedback(FrozenModel):
     """Numbers of records that are no feedback by a person on the criterion, by reason."""
 
 
-def add_feedback(
-    imported: ImportedFeedback, scale: Scale, make_example: Callable[[], Fields], **fields: Any
-) -> None:
-    """Add feedback, or the reason why it cannot be used."""
+@contextmanager
+def rejecting(imported: ImportedFeedback, feedback_id: Any) -> Iterator[None]:
+    """Add the reason why a person's feedback cannot be read or used, if the block fails."""
+    reason = None
     try:
-        if fields["value"] is not None:
-            fields["value"] = scale.validate_value(fields["value"])
-        imported.feedback.append(parse_feedback({**fields, "example": make_example()}))
-    except RecursionError:
-        add_rejected(imported, fields["id"], "the example is nested too deep: flatten it.")
+        yield
     except ValueError as error:
-        add_rejected(imported, fields["id"], str(error))
+        reason = str(error)
+    except (AttributeError, KeyError, RecursionError, TypeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        reason = f"it or its run is not as the tool exports it ({problem}): export it again."
+    if reason is not None:
+        name = None if feedback_id is None else str(feedback_id)
+        imported.rejected.append(RejectedFeedback(id=name, reason=reason))
 
 
-def add_rejected(imported: ImportedFeedback, feedback_id: Any, reason: str) -> None:
-    """Add the reason why a person's feedback cannot be used."""
-    name = None if feedback_id is None else str(feedback_id)
-    imported.rejected.append(RejectedFeedback(id=name, reason=reason))
+def add_feedback(imported: ImportedFeedback, scale: Scale, **fields: Any) -> None:
+    if fields["value"] is not None:
+        fields["value"] = scale.validate_value(fields["value"])
+    imported.feedback.append(parse_feedback(fields))
 
 
 def scale_of(criterion: Any) -> Scale:
@@ -80,6 +83,14 @@ def none_if_empty(value: Any) -> Any:
     value = to_python_scalar(value)
     is_empty = isinstance(value, dict | list | str) and not value
     return None if is_empty or is_missing(value) else value
+
+
+def maybe_json(value: Any) -> Any:
+    """Parse text as JSON; other text stays as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
 
 
 def plain_json(value: Any) -> Any:
@@ -100,7 +111,10 @@ def example_fields(inputs: Any, outputs: Any, reference_outputs: Any = None) -> 
     """Return the fields of a run's example; messages become the turn that a gate judges."""
     messages = _messages_in(reference_outputs, "reference_outputs")
     reference = reference_outputs if messages is None else messages
-    return plain_json({**_turn_fields(inputs, outputs), "reference_outputs": reference})  # type: ignore[no-any-return] # a dict
+    try:
+        return plain_json({**_turn_fields(inputs, outputs), "reference_outputs": reference})  # type: ignore[no-any-return] # a dict
+    except RecursionError as error:
+        raise InvalidInputError("example: it is nested too deep. Flatten it.") from error
 
 
 def _turn_fields(inputs: Any, outputs: Any) -> Fields:
@@ -187,7 +201,8 @@ def example_from_opentelemetry(span: Any) -> Example:
     gate with `sees="turn"` judges.
 
     Args:
-        span: A span with `attributes`, or the attributes; messages as lists or as JSON text.
+        span: A span with `attributes`, its `to_json()`, or the attributes; messages as lists or as
+            JSON text.
 
     Returns:
         The example.
@@ -195,7 +210,10 @@ def example_from_opentelemetry(span: Any) -> Example:
     Raises:
         InvalidInputError: If a span has no such messages, or one holds content that is not text.
     """
-    attributes = span if isinstance(span, Mapping) else getattr(span, "attributes", None) or {}
+    span = maybe_json(span)
+    fields = span if isinstance(span, Mapping) else {"attributes": getattr(span, "attributes", {})}
+    inner = fields.get("attributes")
+    attributes = inner if isinstance(inner, Mapping) else fields
     inputs, outputs = (
         _span_messages(attributes, f"gen_ai.{kind}.messages") for kind in ("input", "output")
     )
@@ -210,7 +228,8 @@ def _span_messages(attributes: Mapping[str, Any], name: str) -> list[Fields]:
         raise InvalidInputError(f"span: {name} is not JSON: {error}.") from error
     if not are_mappings(messages):
         raise InvalidInputError(
-            f"span: it has no list of messages in {name}. Switch on the recording of content."
+            f"span: it has no list of messages in {name}. Switch on the recording of content, "
+            "and give the span's attributes as a dict."
         )
     if not all(are_mappings(message.get("parts")) for message in messages):
         raise InvalidInputError(
@@ -236,8 +255,10 @@ def _openai_messages(message: Mapping[str, Any]) -> Iterator[Fields]:
                 calls.append(part)
             case "tool_call_response":
                 result = part.get("response", part.get("result"))
-                text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-                yield {"role": "tool", "tool_call_id": part.get("id"), "content": text}
+                if not isinstance(result, str):
+                    as_json = partial(to_jsonable_python, fallback=str)
+                    result = json.dumps(result, ensure_ascii=False, default=as_json)
+                yield {"role": "tool", "tool_call_id": part.get("id"), "content": result}
             case "blob" | "uri":
                 content.append({"type": part.get("modality") or "file"})
             case _:

@@ -252,6 +252,28 @@ def test_unusable_feedback_is_rejected_with_the_reason() -> None:
         assert (rejected.id, reason in rejected.reason) == (str(feedback.id), True)
 
 
+def test_odd_records_do_not_end_the_import() -> None:
+    deep: Any = "x"
+    for _ in range(2_000):
+        deep = [deep]
+    app = {"id": "r", "inputs": "Where is it?", "outputs": "Look it up."}
+    good = {"id": "good", "run_id": "r", "key": "support_tone", "score": 1}
+    good["feedback_source"] = {"type": "app", "user_name": "ann"}
+    no_text = {**good, "id": "no text", "feedback_source": {"type": ["app"]}}
+    nested = {**good, "id": "nested", "comment": deep}
+    options: Any = {"criterion": CRITERION, "sources": {"app"}}
+    imported = feedback_from_langsmith([app], [no_text, nested, good], **options)
+    assert [feedback.id for feedback in imported.feedback] == ["good"]
+    [rejected] = imported.rejected
+    assert (rejected.id, "RecursionError" in rejected.reason) == ("nested", True)
+    assert imported.passed_over == {"its source is ['app'], which is not a person": 1}
+
+
+def test_sources_in_one_text_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"^sources: give a list, such as \['app'\]"):
+        feedback_from_langsmith([], criterion=CRITERION, sources="app")
+
+
 @pytest.mark.parametrize(
     ("runs", "feedback", "field"),
     [

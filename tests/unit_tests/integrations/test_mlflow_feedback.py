@@ -73,6 +73,34 @@ def test_unusable_assessment_is_rejected(assessment: Any, reason: str) -> None:
     assert (rejected.id, reason in rejected.reason) == ("a-1", True)
 
 
+SERIALIZED = {"serialized_value": {"serialization_format": "JSON"}}
+ATTRIBUTES = [{"key": "mlflow.spanInputs", "value": {"stringValue": "q"}}]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        trace(assessment(source="HUMAN")),
+        trace(assessment(), assessment(feedback=None, expectation="x")),
+        trace(assessment(), assessment(feedback=None, expectation=SERIALIZED)),
+        trace(assessment(), attributes=ATTRIBUTES),
+        {**trace(assessment()), "data": "x"},
+        {**trace(assessment()), "data": {"spans": [None]}},
+    ],
+)
+def test_odd_record_is_rejected_alone(odd: Any) -> None:
+    parsed = read(odd, trace(assessment(assessment_id="a-2")))
+    assert [feedback.id for feedback in parsed.feedback] == ["a-2"]
+    [rejected] = parsed.rejected
+    assert rejected.id == "a-1"
+    assert "it or its run is not as the tool exports it" in rejected.reason
+
+
+def test_feedback_that_overrides_something_unknown_counts() -> None:
+    [feedback] = read(trace(assessment(overrides=["a-1"]))).feedback
+    assert feedback.id == "a-1"
+
+
 def test_every_format_of_a_trace_is_accepted() -> None:
     sample_trace = trace(assessment(span_id="002e1c0e1e0dd22c"))
     [feedback] = read(sample_trace).feedback

@@ -1,6 +1,7 @@
 """Messages of runs, traces and spans become turns as judged by gates."""
 
 import json
+from datetime import UTC, date, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -158,6 +159,11 @@ def test_reference_messages_are_kept() -> None:
     assert example.reference_outputs == example.outputs
 
 
+class AnyObject:
+    def __str__(self) -> str:
+        return "any object"
+
+
 def parts(role: str, *parts: Any, **fields: Any) -> dict[str, Any]:
     texts = ({"type": "text", "content": part} if isinstance(part, str) else part for part in parts)
     return {"role": role, "parts": list(texts), **fields}
@@ -177,8 +183,34 @@ OUTPUT = [parts("assistant", "Done.", finish_reason="stop")]
 @pytest.mark.parametrize("encode", [json.dumps, list])
 def test_span_of_opentelemetry_is_the_turn_that_a_gate_judges(encode: Any) -> None:
     attributes = {"gen_ai.input.messages": encode(INPUT), "gen_ai.output.messages": encode(OUTPUT)}
-    for span in (attributes, SimpleNamespace(attributes=attributes)):
+    exported = {"name": "chat", "attributes": attributes}
+    spans = (attributes, SimpleNamespace(attributes=attributes), exported, json.dumps(exported))
+    for span in spans:
         assert example_from_opentelemetry(span) == judged(ASKED, *STEPS)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (datetime(2026, 1, 31, tzinfo=UTC), '"2026-01-31T00:00:00Z"'),
+        ({"on": date(2026, 1, 31), "as": {1: None}}, '{"on": "2026-01-31", "as": {"1": null}}'),
+        ([AnyObject()], '["any object"]'),
+    ],
+)
+def test_result_of_a_tool_that_is_no_json_becomes_text(result: Any, text: str) -> None:
+    response = {"type": "tool_call_response", "id": "c1", "response": result}
+    messages = [*INPUT[:3], parts("tool", response)]
+    span = {"gen_ai.input.messages": messages, "gen_ai.output.messages": OUTPUT}
+    outputs: Any = example_from_opentelemetry(span).outputs
+    assert outputs[1]["content"] == text
+
+
+def test_example_that_is_nested_too_deep_is_refused() -> None:
+    deep: Any = "x"
+    for _ in range(2_000):
+        deep = [deep]
+    with pytest.raises(InvalidInputError, match=r"^example: it is nested too deep"):
+        example_fields("q", deep)
 
 
 def test_span_keeps_the_names_of_participants() -> None:
