@@ -143,9 +143,13 @@ def rollback(*, location: MemoryLocation, terminal: Terminal, version: str) -> N
     from memalign_graph.memory.facts import EMPTY_VERSION
 
     with location.open() as memory:
-        versions = {commit.version for commit in memory.history()} | {EMPTY_VERSION}
-        before = memory.version()
-        missing = memory.rollback(find_id(version, versions, "versions")).missing
+        before, version = memory.version(), version.strip().lower()
+        # A judgment may have a version that history does not list; it is given in full.
+        if len(version) != len(EMPTY_VERSION):
+            versions = {commit.version for commit in memory.history()} | {EMPTY_VERSION}
+            version = find_id(version, versions, "versions")
+        with option_errors(version="VERSION"):
+            missing = memory.rollback(version).missing
         version = memory.version()
         changed = vars(memory.diff(before, version))
     terminal.result({"version_before": before, "version": version, "missing": missing, **changed})
