@@ -123,7 +123,7 @@ def _nested(row: Fields, name: str) -> Any:
     """Return a column's value; `replies.0.text` is inside a list and objects."""
     value: Any = row
     for part in [name] if name in row else name.split("."):
-        if isinstance(value, list) and part.isdigit() and int(part) < len(value):
+        if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         else:
             value = value.get(part) if isinstance(value, dict) else None
@@ -193,27 +193,20 @@ def _rows(path: str, option: str) -> list[Record]:
     """Read the rows of a file by their columns' names."""
     where, suffix = f"{option}: {path}", Path(path).suffix.lower()
     if suffix == ".xlsx":
-        rows = _workbook(path, option)
-    else:
-        text = read_text(path, option)
-        if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
-            objects = ".jsonl" if "\n" in text.strip() else ".json"
-            suffix = {"{": objects, "[": ".json"}.get(text.lstrip()[:1], ".csv")
-        readers = {".jsonl": _json_lines, ".json": _json, ".csv": _table, ".tsv": _tab_table}
-        rows = readers[suffix](text, where)
-    return [(at, _renamed(row, where) if isinstance(row, dict) else row) for at, row in rows]
+        return _workbook(path, option)
+    text = read_text(path, option)
+    if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
+        objects = ".jsonl" if "\n" in text.strip() else ".json"
+        suffix = {"{": objects, "[": ".json"}.get(text.lstrip()[:1], ".csv")
+    readers = {".jsonl": _json_lines, ".json": _json, ".csv": _table, ".tsv": _tab_table}
+    return readers[suffix](text, where)
 
 
-def _renamed(row: Fields, where: str) -> Fields:
+def _field_names(names: Collection[str]) -> list[str]:
     """Normalize the names of fields: `Reference Outputs` is `reference_outputs`."""
-    renamed: Fields = {}
-    for name, value in row.items():
-        field = re.sub(r"[\s-]+", "_", name.strip()).lower()
-        new_name = field if field in _FIELDS and field not in row else name
-        if new_name in renamed:
-            raise InvalidInputError(f"{where}: two columns are called {new_name}. Rename one.")
-        renamed[new_name] = value
-    return renamed
+    free = {*_FIELDS} - {*names}
+    fields = [re.sub(r"[\s-]+", "_", name.strip()).lower() for name in names]
+    return [field if field in free else name for name, field in zip(names, fields, strict=True)]
 
 
 def _json_lines(text: str, _: str) -> list[Record]:
@@ -266,8 +259,14 @@ def _object(row: Any) -> Fields | InvalidInputError:
             "this is a list without column names: write objects with inputs and outputs, with "
             'pandas by df.to_json(path, orient="records").'
         )
-    is_record = isinstance(row, dict | InvalidInputError)
-    return row if is_record else InvalidInputError("give an object with inputs and outputs.")
+    if isinstance(row, InvalidInputError):
+        return row
+    if not isinstance(row, dict):
+        return InvalidInputError("give an object with inputs and outputs.")
+    names = _field_names(row)
+    if len({*names}) < len(names):
+        return InvalidInputError(f"two fields are called {repeated(names)}. Rename one.")
+    return dict(zip(names, row.values(), strict=True))
 
 
 def _table(text: str, where: str, delimiters: str = ",;\t") -> list[Record]:
@@ -319,7 +318,7 @@ def _named(table: Sequence[tuple[str, Any]], where: str) -> list[Record]:
         for at, cells in table
         if not isinstance(cells, list) or any(str(cell).strip() for cell in cells)
     ]
-    names = [str(name).strip() for _, head in filled[:1] for name in head]
+    names = _field_names([str(name).strip() for _, head in filled[:1] for name in head])
     if name := repeated(filter(None, names)):
         raise InvalidInputError(f"{where}: two columns are called {name}. Rename one.")
     return [(at, _row(names, cells)) for at, cells in filled[1:]]

@@ -69,6 +69,19 @@ def test_line_that_is_no_json_does_not_reject_other_lines(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize(("name", "at"), [("f.jsonl", "line 2"), ("f.json", "record 2")])
+def test_record_with_two_names_of_a_field_does_not_reject_others(
+    tmp_path: Path, name: str, at: str
+) -> None:
+    good = '{"Inputs": "Hi", "INPUT": "x", "outputs": "Ho"}'
+    records = [good, '{"Inputs": "a", "INPUTS": "c", "outputs": "b"}', good]
+    text = "\n".join(records) if name == "f.jsonl" else f"[{','.join(records)}]"
+    (tmp_path / name).write_text(text)
+    first, (where, error), last = read_records(str(tmp_path / name), "-f", None, lambda _: None)
+    assert (where, str(error)) == (at, "two fields are called inputs. Rename one.")
+    assert [fields for _, fields in (first, last)] == [{"inputs": "Hi", "outputs": "Ho"}] * 2
+
+
 def test_numbers_in_fields_of_text_are_text(tmp_path: Path) -> None:
     text = (
         '{"inputs": "Hi", "outputs": "Ho", "rationale": 5.0, "author": 7, "id": 2}\n'
@@ -201,6 +214,12 @@ def test_column_that_is_exactly_called_like_its_field_counts(tmp_path: Path) -> 
         ("f.csv", f"{'x' * 100_000}\nb\n", "no column is called inputs or outputs: it has xxx"),
         ("f.csv", "inputs,outputs,value,value\na,b,1,0\n", "two columns are called value"),
         ("f.csv", "inputs,outputs,Value,VALUE\nHi,Ho,1,0\n", "two columns are called value"),
+        ("f.csv", "inputs,outputs,Value,VALUE\n", "two columns are called value"),
+        (
+            "f.json",
+            '{"columns": ["inputs", "Outputs", "OUTPUTS"], "data": [["a", "b", "c"]]}',
+            "two columns are called outputs",
+        ),
         (
             "f.json",
             '{"columns": ["inputs", "inputs"], "data": []}',
@@ -232,6 +251,14 @@ def test_year_is_not_a_date(tmp_path: Path) -> None:
     rows = read_text(tmp_path, "inputs,outputs,value,given_at\nHi,Ho,TRUE,2024\n")
     with pytest.raises(InvalidInputError, match="given_at: 2024 is not a date"):
         feedback(rows)
+
+
+def test_index_in_a_list_is_of_decimal_digits(tmp_path: Path) -> None:
+    text = '{"inputs": "Hi", "replies": ["Ho", "Hey"]}'
+    [row] = read_text(tmp_path, text, "outputs=replies.1", name="f.jsonl")
+    assert row["outputs"] == "Hey"
+    with pytest.raises(InvalidInputError, match=r"has no column 'replies\.²'"):
+        read_text(tmp_path, text, "outputs=replies.²", name="f.jsonl")
 
 
 def test_incomplete_pair_is_missing(tmp_path: Path) -> None:
