@@ -139,9 +139,12 @@ def write_errors(path: object) -> Iterator[None]:
     """Make a failure to write a file in the block name the file."""
     try:
         yield
-    except OSError as error:
+    except InvalidInputError:
+        raise
+    except (OSError, ValueError) as error:  # such as a null byte in the path
+        problem = getattr(error, "strerror", None) or error
         raise InvalidInputError(
-            f"path: {path} can't be written: {error.strerror}. Free space or choose another path."
+            f"path: {path} can't be written: {problem}. Free space or choose another path."
         ) from error
 
 

@@ -150,8 +150,8 @@ def _read_lines(criterion: Criterion, lines: Iterable[str]) -> "_ImportReader":
 
 async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") -> None:
     for embedder, items in read.vectors.items():
-        namespace = access.layout.vectors(embedder)
-        [stored] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
+        search = SearchOp(access.layout.vectors(embedder), limit=1)
+        [stored] = await io.batch(access.store, [search])
         existing = [item.value for item in stored]
         dimensions = {len(decode_vector(item["vector"])) for item in [*existing, *items.values()]}
         if len(dimensions) > 1:
@@ -159,7 +159,8 @@ async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") ->
                 f"vector: the vectors of the embeddings {embedder} have different dimensions "
                 f"({', '.join(map(str, sorted(dimensions)))}), so they are of different embedders."
             )
-        await access.put(io, namespace, dict(items))
+    for embedder, items in read.vectors.items():
+        await access.put(io, access.layout.vectors(embedder), dict(items))
 
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -213,6 +214,7 @@ class _ImportReader:
         """Parse a line; raises ValueError."""
         if not isinstance(text, str):
             raise ValueError(f"expected text, got {type(text).__name__}.")
+        text = text.removeprefix("\ufeff")  # editors write it before the first line
         if not text.strip():
             return
         fields = _parse(text)

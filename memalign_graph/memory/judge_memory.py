@@ -586,13 +586,17 @@ def _ids(value: Any, name: str) -> Sequence[str] | None:
 
 
 def _lines(source: Any) -> Iterable[str]:
-    if isinstance(source, str) and (not source.strip() or source.lstrip().startswith("{")):
+    if isinstance(source, str) and source.removeprefix("\ufeff").lstrip()[:1] in ("", "{"):
         return source.split("\n")
     if isinstance(source, str | PathLike):
         try:
             return Path(source).read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInputError(f"source: {str(source)!r} can't be read: {error}") from error
+        except (OSError, ValueError) as error:
+            problem = getattr(error, "strerror", None) or error
+            raise InvalidInputError(
+                f"source: {show_value(str(source))} can't be read: {problem}. Give the text of an "
+                "export, its lines, or a file's Path."
+            ) from error
     if isinstance(source, Iterable) and not isinstance(source, bytes | Mapping):
         return source
     raise InvalidInputError("source: expected the text of an export, its lines, or a file's Path.")

@@ -109,7 +109,12 @@ async def test_export_to_a_file_and_import(near: Bench, tmp_path: Path) -> None:
     text = await near.do("export_jsonl", path)
     assert path.read_text(encoding="utf-8") == text
     lines = (f"{line}\r\n" for line in text.split("\n"))
-    for number, source in enumerate((path, text, text.split("\n"), lines)):
+    marked = tmp_path / "marked.jsonl"
+    marked.write_text(text, encoding="utf-8-sig")
+    marked_text = marked.read_text(encoding="utf-8")
+    assert marked_text == f"\ufeff{text}"
+    sources = (path, text, text.split("\n"), lines, marked, marked_text, marked_text.split("\n"))
+    for number, source in enumerate(sources):
         memory = near.memory(namespace=f"copy {number}")
         memory.import_jsonl(source)
         assert memory.export_jsonl() == text
@@ -136,6 +141,15 @@ async def test_failed_export_keeps_the_earlier_file(near: Bench, tmp_path: Path)
     text = await near.do("export_jsonl", link)
     assert (path.read_text(encoding="utf-8"), link.is_symlink()) == (text, True)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5_000, "x" * 250, "\ud800"])
+def test_export_to_a_name_that_no_file_can_have(
+    memory: JudgeMemory, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=r"path: .* can't be written: .*\."):
+        memory.export_jsonl(tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 async def test_newer_feedback_is_kept_on_both_sides(bench: Bench) -> None:
@@ -282,12 +296,34 @@ def test_unusable_line(memory: JudgeMemory) -> None:
     check_refused(memory, exported()[:-20], "line 6: it is not JSON")
 
 
-SOURCES: list[Any] = ["", "\n \n", [], [1], [None], [b"{}"], None, 5, {"type": "memory"}, True]
+def test_unusable_vectors_of_one_of_two_embedders(memory: JudgeMemory) -> None:
+    *lines, vector, other = exported().splitlines()
+    short = {**json.loads(vector), "embedder": "other", "vector": "AACAPw=="}
+    longer = {**json.loads(other), "embedder": "other"}
+    source = [*lines, vector, other, json.dumps(short), json.dumps(longer)]
+    check_refused(memory, source, r"of the embeddings other have different dimensions \(1, 64\)")
+
+
+SOURCES: list[Any] = [
+    "",
+    "\ufeff",
+    "\n \n",
+    [],
+    [1],
+    [None],
+    [b"{}"],
+    None,
+    5,
+    {"type": "memory"},
+    True,
+]
 
 
 def test_files_that_are_not_exports_of_this_memory(memory: JudgeMemory) -> None:
     for source in SOURCES:
         check_refused(memory, source, "export|line 1|source|text")
+    for source in ("a\0b", "\ud800", "x" * 5_000, f"[]\n{exported()}", Path("no\nfile")):
+        check_refused(memory, source, "source: .{1,300} can't be read: .*Give the text of an")
     brevity = Criterion(name="brevity", instructions="Is it short?")
     other = JudgeMemory(InMemoryStore(), brevity, embeddings=hashed)
     check_refused(
