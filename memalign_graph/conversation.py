@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 from uuid import uuid4
@@ -22,7 +23,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import storable
 from memalign_graph.scales import PassRule
 from memalign_graph.settings import Sees
-from memalign_graph.transcript import read_messages
+from memalign_graph.transcript import message_fields, read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 TurnState = Mapping[str, Any]
@@ -158,13 +159,17 @@ def critique_text(
 
 def fallback_messages(turn: Turn, fallback: str) -> list[BaseMessage]:
     """Replace a turn's last answer, its drafts and their critiques by a text."""
-    messages = turn.messages
-    begins = [place for place, message in enumerate(messages) if message.id == turn.asked_id]
-    start = begins[-1] + 1 if begins else 0
+    begins = [place for place, each in enumerate(turn.messages) if each.id == turn.asked_id]
+    messages = judged_messages(turn.messages[begins[-1] + 1 if begins else 0 :])
     last = range(len(messages) - len(last_answer(messages)), len(messages))
-    replaced = [place for place in sorted({*_drafts(messages, turn), *last}) if place >= start]
+    replaced = sorted({*_drafts(messages, turn), *last})
     removed = [RemoveMessage(str(messages[place].id)) for place in replaced]
     return [*removed, AIMessage(fallback, additional_kwargs={_SOURCE: _GATE_SOURCE})]
+
+
+def judged_messages(messages: Sequence[Any]) -> list[BaseMessage]:
+    """Leave out what is no part of a conversation to judge, such as messages of the system."""
+    return [each for each in messages if isinstance(each, HumanMessage | AIMessage | ToolMessage)]
 
 
 def _drafts(messages: Sequence[Any], turn: Turn) -> set[int]:
@@ -222,8 +227,7 @@ def parse_seen(fields: Any, *, is_models: bool = True) -> Example | str:
 
 def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] | None:
     """Return the inputs and outputs to judge; None if there is no answer."""
-    kinds = HumanMessage | AIMessage | ToolMessage
-    messages = [each for each in convert_to_messages(turn.messages) if isinstance(each, kinds)]
+    messages = judged_messages(_langchain_messages(turn.messages, messages_key))
     questions = [place for place, each in enumerate(messages) if is_question(each, turn.asked_id)]
     # Other middleware may have replaced the question by a summary.
     if not messages or not (questions or "asked" in turn.state):
@@ -261,6 +265,43 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
         system = [SystemMessage(tools)] if tools else []
         request = _as_json([*system, *before, HumanMessage(request)])
     return {"inputs": request, "outputs": outputs}
+
+
+def _langchain_messages(messages: Sequence[Any], name: str) -> list[BaseMessage]:
+    converted: list[BaseMessage] = []
+    for index, message in enumerate(messages):
+        try:
+            converted += convert_to_messages([_readable(message)])
+        except (LookupError, NotImplementedError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"{name}[{index}]: LangChain can't read this {type(message).__name__} as a "
+                "message. Use LangChain's messages, or dicts with `role` and `content`."
+            ) from error
+    return converted
+
+
+def _readable(message: Any) -> Any:
+    """Complete a message that is a dict; LangChain has calls without valid arguments apart."""
+    fields = message_fields(message) if isinstance(message, dict) else None
+    if fields is None:
+        return message
+    calls, role = fields.pop("tool_calls"), fields["role"]
+    unread = ("type", "invalid_tool_calls")
+    fields = {"content": "", **{key: fields[key] for key in fields if key not in unread}}
+    if role == "tool":
+        fields["tool_call_id"] = str(fields.get("tool_call_id") or "")
+    if role != "assistant" or not calls:
+        return fields
+    valid = [call for call in calls if _is_object(call["function"]["arguments"])]
+    [converted] = convert_to_messages([{**fields, "tool_calls": valid}])
+    malformed = [call for call in calls if call not in valid]
+    return converted.model_copy(update={"invalid_tool_calls": malformed})
+
+
+def _is_object(text: str) -> bool:
+    with suppress(ValueError, RecursionError):
+        return isinstance(json.loads(text, strict=False), dict)
+    return False
 
 
 def _final_answer(

@@ -3,11 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.messages import BaseMessage, convert_to_openai_messages
 from pydantic import Field
 from pydantic_core import to_jsonable_python
 
@@ -126,24 +126,9 @@ def _turn_fields(inputs: Any, outputs: Any) -> Fields:
     if request is None and inputs is None and from_user:
         # agentevals' evaluators get a conversation without inputs.
         return {"inputs": _plain(from_user)[0]["content"], "outputs": conversation}
-    turn = read_turn(list(map(_langchain_message, conversation)), {})
+    turn = read_turn(conversation, {})
     seen = what_gate_sees(turn, "messages", "turn") if request and from_user else None
     return seen or {"inputs": request or inputs, "outputs": reply}
-
-
-def _langchain_message(message: Fields) -> BaseMessage:
-    """Convert a message; LangChain has calls whose arguments are no object apart."""
-    calls = message.get("tool_calls", [])
-    valid = [call for call in calls if _is_object(call["function"]["arguments"])]
-    [converted] = convert_to_messages([{**message, "tool_calls": valid}])
-    malformed = [call for call in calls if call not in valid]
-    return converted.model_copy(update={"invalid_tool_calls": malformed})
-
-
-def _is_object(text: str) -> bool:
-    with suppress(ValueError, RecursionError):
-        return isinstance(json.loads(text, strict=False), dict)
-    return False
 
 
 def _messages_in(value: Any, name: str) -> list[Fields] | None:

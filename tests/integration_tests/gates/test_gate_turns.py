@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, MessagesState, add_messages
 from langgraph.types import Command, interrupt
@@ -223,6 +223,17 @@ TURNS: dict[str, tuple[list[Any], dict[str, Any], list[str]]] = {
     "the user's": ([DRAFTS[0], HumanMessage("4711"), DRAFTS[1]], {}, ["Wait.", "4711"]),
     "a handoff back": ([DRAFTS[0], *HANDS_BACK], {}, []),
     "another gate's draft": ([DRAFTS[0], CRITIQUE, DRAFTS[1]], {}, []),
+    "a note after each draft": (
+        [
+            DRAFTS[0],
+            SystemMessage("7 tokens"),
+            CRITIQUE,
+            DRAFTS[1],
+            ChatMessage(content="Saved", role="log"),
+        ],
+        {},
+        ["7 tokens", "Saved"],
+    ),
     "a draft without a mark": (DRAFTS, {"has_unmarked_drafts": True}, []),
 }
 

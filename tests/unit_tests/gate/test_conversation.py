@@ -206,6 +206,35 @@ def test_turn_and_whole_conversation_are_judged_as_steps(case: str) -> None:
     assert example_in(messages, "conversation") == whole
 
 
+RESULT = {"role": "tool", "content": "In Kiel."}
+LANGCHAINS_CALL = {"name": "find", "args": {}}
+
+
+@pytest.mark.parametrize(
+    ("written", "seen"),
+    [
+        (
+            [called("find", arguments="{bad"), STEPS[1]],
+            [called("find", arguments="{bad"), STEPS[1]],
+        ),
+        ([called("find", arguments="[1]")], [called("find", arguments="[1]")]),
+        ([RESULT], [{**RESULT, "tool_call_id": ""}]),
+        ([{"type": "ai", "tool_calls": [LANGCHAINS_CALL]}], [called("find", call_id="")]),
+    ],
+)
+def test_incomplete_messages_in_the_state_are_judged(written: Any, seen: Any) -> None:
+    example = example_in([user(WHERE), *written, assistant("Kiel.")], "turn")
+    assert example == Example(inputs=WHERE, outputs=[*seen, assistant("Kiel.")])
+
+
+@pytest.mark.parametrize(
+    "odd", [None, {"role": "assistant"}, {**user("Q"), "role": "boss"}, {1: 2}]
+)
+def test_unreadable_message_is_named_by_its_key_and_place(odd: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"^chat\[1\]: .* `role` and `content`"):
+        example_in([user(WHERE), odd, assistant("Kiel.")])
+
+
 @pytest.mark.parametrize("is_structured", [True, False])
 def test_a_tools_result_that_was_sent_back_is_a_step(*, is_structured: bool) -> None:
     """A structured response may be the call of a tool that does nothing."""
