@@ -4,20 +4,26 @@ import json
 from typing import Any
 
 import pytest
+from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import (
     Boolean,
     Categorical,
     Criterion,
     InvalidInputError,
+    JudgeMemory,
     Judgment,
     MemAlignContext,
     Numeric,
     Pairwise,
+    create_judge_graph,
+    create_panel_graph,
+    create_review_graph,
 )
 from memalign_graph.prompts.fences import estimate_tokens
-from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench, system_of
-from tests.loopback import ChatRequest, Rule
+from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench, judgings, system_of
+from tests.loopback import ChatRequest, LoopbackServer, Rule
+from tests.unit_tests.memory.stores import WatchedStore, in_memory, reads_of
 
 
 async def test_graph_returns_only_the_judgment(bench: Bench) -> None:
@@ -197,3 +203,42 @@ async def test_checkpoint_before_the_judge_can_be_resumed(bench: Bench) -> None:
     resumed = (await bench.invoke(graph, None, "v"))["judgment"]
     assert resumed["episode_ids"] == expected
     assert bench.server.chats[-1].messages == bench.server.chats[-2].messages
+
+
+SECRET: dict[str, Any] = {"inputs": "Jo SECRET asks.", "outputs": "Hi.", "author": "ann", **COLD}
+
+
+@pytest.mark.parametrize("before", ["assemble_guidelines", "judge", "collect_feedback"])
+async def test_paused_run_shows_nothing_that_another_worker_has_purged_since(
+    bench: Bench, before: str
+) -> None:
+    assert isinstance(bench.store, InMemoryStore)
+    [episode] = await bench.remember(SECRET)
+    bench.teach("Never tell the SECRET.", episode)
+    graph: Any = create_review_graph(CRITERION, **bench.models()).compile(
+        store=bench.store, checkpointer=bench.saver, interrupt_before=[before]
+    )
+    await bench.invoke(graph, CASE)
+    other = in_memory(bench.store)()
+    memory = JudgeMemory(other, CRITERION, embeddings=bench.server.embedder())
+    assert memory.forget(author="ann", purge=True).episode_ids == [episode.id]
+    question = await bench.invoke(graph, None)
+    [chat] = judgings(bench.server)
+    assert ("SECRET" in chat.text) == (before == "collect_feedback")
+    assert "SECRET" not in str(question["__interrupt__"])
+
+
+async def test_reads_of_the_head(server: LoopbackServer) -> None:
+    store = WatchedStore()
+    models: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
+    judge = create_judge_graph(CRITERION, **models).compile(store=store)
+    panel = create_panel_graph([CRITERION], **models).compile(store=store)
+
+    def head_reads(graph: Any) -> int:
+        store.batches.clear()
+        graph.invoke(CASE)
+        return reads_of(store.batches).count("head")
+
+    assert [head_reads(judge), head_reads(panel)] == [1, 2]
+    JudgeMemory(store, CRITERION, embeddings=server.embedder()).remember(SECRET)
+    assert [head_reads(judge), head_reads(panel)] == [2, 2]

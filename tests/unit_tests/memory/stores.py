@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
-from langgraph.store.base import BaseStore, GetOp, Op, PutOp, Result
+from langgraph.store.base import BaseStore, GetOp, Op, PutOp, Result, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
@@ -101,6 +101,17 @@ def commits(asked: Any) -> bool:
 
 def reads_head(asked: Any) -> bool:
     return isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
+
+
+def reads_of(batches: Iterable[list[Op]]) -> list[str]:
+    """The number of reads by namespace kind."""
+    spaces = [
+        op.namespace if isinstance(op, GetOp) else op.namespace_prefix
+        for ops in batches
+        for op in ops
+        if isinstance(op, GetOp | SearchOp)
+    ]
+    return [space[-1] for space in spaces]
 
 
 def asks(asked: Asked) -> bool:

@@ -32,6 +32,7 @@ from tests.unit_tests.memory.stores import (
     commits,
     in_memory,
     interleave,
+    reads_of,
 )
 from tests.unit_tests.memory.support import CRITERION, QUERY, comment, hashed, learn, op
 
@@ -47,17 +48,6 @@ def words_in(memory: JudgeMemory) -> set[str | None]:
 
 def cached() -> list[view.MemoryView]:
     return [value for views in view._cache.cached.values() for value in views.values()]
-
-
-def reads_of(batches: Iterable[list[Op]]) -> list[str]:
-    """The number of reads by namespace kind."""
-    spaces = [
-        op.namespace if isinstance(op, GetOp) else op.namespace_prefix
-        for ops in batches
-        for op in ops
-        if isinstance(op, GetOp | SearchOp)
-    ]
-    return [space[-1] for space in spaces]
 
 
 def test_changes_of_other_processes_are_seen_with_a_bounded_cache_of_many_memories(
@@ -207,7 +197,9 @@ def test_work_that_was_done_just_before_the_lock_was_taken_is_not_repeated() -> 
     assert not lock.locked()
 
 
-def test_judgment_reads_the_head_once_and_uses_the_version_it_names(server: LoopbackServer) -> None:
+def test_judgment_reads_the_head_twice_and_uses_the_version_it_names(
+    server: LoopbackServer,
+) -> None:
     store = WatchedStore()
     there = in_memory(store)()
     models: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
@@ -221,7 +213,7 @@ def test_judgment_reads_the_head_once_and_uses_the_version_it_names(server: Loop
     graph.invoke(case)
     store.batches.clear()
     graph.invoke(case)
-    assert reads_of(store.batches) == ["head"]
+    assert reads_of(store.batches) == ["head", "head"]
 
     before = memory.version()
     judge = server.responder
