@@ -28,10 +28,12 @@ from memalign_graph.errors import InvalidInputError, MemAlignError, excerpt
 from memalign_graph.graphs import add_judging, add_learning
 from memalign_graph.identity import digest, storable
 from memalign_graph.io import IO, sync_async_methods
+from memalign_graph.memory.external_traces import texts_in
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import index_missing
 from memalign_graph.nodes.review import decide_review, make_feedback
+from memalign_graph.prompts.fences import repeats, split_words
 from memalign_graph.prompts.judge import CASE_TOO_LONG
 from memalign_graph.runtime import (
     JudgeResources,
@@ -58,7 +60,7 @@ _REJECTION = "User rejected the tool call for `{}`"
 """The beginning of what the model gets if a person rejects a call; a reason may follow."""
 _MAX_VALUE_CHARS, _MAX_CHANGE_CHARS = 1_000, 4_000
 """The maximum lengths of a value, and of all changes, in the comment that an edit makes."""
-_SPACE = re.compile(r"\s")
+_SHORT = re.compile(r"[\w.@:/+-]{0,64}", re.ASCII)
 _REFUSED = {"memalign": "refused"}
 """The artifact of the message in place of a refused call's result."""
 
@@ -381,19 +383,37 @@ def check_edit(edited: Any) -> None:
 def difference(call: Call, edited: Call) -> str:
     """Describe what an edit changed.
 
-    A judged text of several words is not quoted: it could be learned as the person's words.
+    Of the judged call only short values and names are quoted: its sentences could be learned as the
+    person's.
     """
-    before = {"the tool": call["name"], **call["args"]}
-    after = {"the tool": edited["name"], **edited["args"]}
-    names = {name: "an argument" if _SPACE.search(name) else name for name in before | after}
-    names["the tool"] = "the tool"
+    before, after = call["args"], edited["args"]
+    names = {name: name if _is_short(name) else "an argument" for name in before | after}
     changes = [f"{names[name]} is left out" for name in before if name not in after]
+    if edited["name"] != call["name"]:
+        changes.append(f"the tool is {_json(edited['name'])}, not {_json(call['name'])}")
+    judged = split_words("\n".join(texts_in(before)))
     for name, new in after.items():
         if name not in before or before[name] != new:
-            is_shown = name in before and not _SPACE.search(str(before[name]))
+            is_shown = name in before and _is_short(before[name])
             old = f", not {_json(before[name])}" if is_shown else ""
-            changes.append(f"{names[name]} is {_json(new)}{old}")
+            changes.append(f"{names[name]} is {_own_text(new, judged)}{old}")
     return f"In the right call {excerpt('; '.join(changes), _MAX_CHANGE_CHARS)}."
+
+
+def _is_short(value: Any) -> bool:
+    is_text = isinstance(value, str)
+    return bool(_SHORT.fullmatch(value)) if is_text else isinstance(value, int | float | None)
+
+
+def _own_text(value: Any, judged: Sequence[str]) -> str:
+    """Return a new value as JSON; of one that repeats the judged words, only the other words."""
+    texts, known = [*texts_in(value)], {*judged}
+    words = split_words(text := "\n".join(texts))
+    own = [word for word in words if word not in known]
+    is_copied = len(words) - len(own) > max(len(own), 1) or repeats(text, judged, ())
+    if not is_copied or _SHORT.fullmatch("".join(texts)):
+        return _json(value)
+    return f"reworded, with {_json(' '.join(own))}" if own else "reworded"
 
 
 def _json(value: Any) -> str:
