@@ -197,4 +197,4 @@ def _describe(
 
 def _quote(text: str) -> str:
     """Format a text as a quotation, so that it can't add a heading to the form."""
-    return "\n".join(f"> {line}" for line in interrupts.escape(text).splitlines())
+    return interrupts.escape("\n".join(f"> {line}" for line in text.splitlines()))
