@@ -79,16 +79,19 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         """Record whether the model answered: a guard's or a limit's message is not judged."""
         answer = _last(state, AIMessage)
         # The tool call of a structured response is followed by its own tool message.
-        model_answered = answer is not None and (_ends_with_tool(state) or not answer.tool_calls)
+        model_answered = answer is not None and (
+            self._ends_with_result(state, answer) or not answer.tool_calls
+        )
         spoke = model_answered and (_last_human_id(state) or True)
         return {self._turn_key: {**(state.get(self._turn_key) or {}), "spoke": spoke}}
 
     async def _call_model(self, io: IO, request: Any, handler: Any) -> Any:
-        """Record the tools that the model is offered, if the judge reads them."""
+        """Record the tools that the model is offered: which are steps, and what the judge reads."""
         response = await io.call_either(lambda: handler(request), lambda: handler(request))
-        if not self._shows_tools:
-            return response
-        turn = {**(request.state.get(self._turn_key) or {}), "tools": _describe(request.tools)}
+        steps = [tool.name for tool in request.tools if not getattr(tool, "return_direct", True)]
+        turn = {**(request.state.get(self._turn_key) or {}), "steps": steps}
+        if self._shows_tools:
+            turn["tools"] = _describe(request.tools)
         return ExtendedModelResponse(response, Command(update={self._turn_key: turn}))
 
     wrap_model_call, awrap_model_call = sync_async_methods(_call_model)
@@ -124,9 +127,21 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         answer, spoke = _last(state, AIMessage), turn.state.get("spoke")
         if answer is None or conversation.is_from_gate(answer):
             return False
-        # The result of a tool with `return_direct` is the model's answer. If a guard ended the turn
-        # before this gate's hooks ran, `spoke` is an earlier turn's.
-        return _ends_with_tool(state) or (bool(spoke) and spoke in (True, _last_human_id(state)))
+        # If a guard ended the turn before this gate's hooks ran, `spoke` is an earlier turn's.
+        spoke_now = bool(spoke) and spoke in (True, _last_human_id(state))
+        return spoke_now or self._ends_with_result(state, answer)
+
+    def _ends_with_result(self, state: Any, answer: AIMessage) -> bool:
+        """Return whether the last message is a tool's result that is the model's answer.
+
+        The tool has `return_direct`, or makes a structured response. A tool that this gate was not
+        offered counts: its result may be the answer.
+        """
+        messages, turn = state[MESSAGES], state.get(self._turn_key) or {}
+        # As in `create_agent`, a result's name precedes that of its call.
+        named = {each.tool_call_id: each.name for each in messages if isinstance(each, ToolMessage)}
+        names = {named.get(str(call["id"])) or call["name"] for call in answer.tool_calls}
+        return isinstance(messages[-1], ToolMessage) and names.isdisjoint(turn.get("steps", ()))
 
 
 def _last(state: Any, kind: type[Any]) -> Any:
@@ -137,10 +152,6 @@ def _last(state: Any, kind: type[Any]) -> Any:
 
 def _last_human_id(state: Any) -> str | None:
     return getattr(_last(state, HumanMessage), "id", None)
-
-
-def _ends_with_tool(state: Any) -> bool:
-    return isinstance(state[MESSAGES][-1], ToolMessage)
 
 
 def _describe(tools: Sequence[Any]) -> str:

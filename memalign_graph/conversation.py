@@ -32,8 +32,8 @@ TurnState = Mapping[str, Any]
 `asked_id` and `asked` are the id and the text of the message that began the turn, and `settings`
 are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
 are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict. In an
-agent there are also `tools`, and `spoke`: the id of the last human message that the model answered,
-False, or True if it has no id.
+agent there are also `tools`; `steps`: the names of the tools whose results are not the answer; and
+`spoke`: the id of the last human message that the model answered, False, or True if it has no id.
 """
 
 # The keys of `additional_kwargs` that name the writer of a message, as in LangChain's middleware.

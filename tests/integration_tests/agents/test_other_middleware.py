@@ -12,11 +12,13 @@ from langchain.agents.middleware import (
     hook_config,
 )
 from langchain_core.messages import AIMessage, RemoveMessage
+from langchain_core.tools import tool
 
 from tests.conftest import COLD, DOWN, Bench, judgings
 from tests.integration_tests.agents.support import (
     APPROVE,
     AgentModel,
+    Calls,
     agent,
     ask,
     calls,
@@ -65,6 +67,11 @@ class Guard(AgentMiddleware[Any, Any, Any]):
         if "harm" not in state["messages"][-1].text:
             return None
         return {"messages": [AIMessage("I may not help with that.")], "jump_to": "end"}
+
+
+def find() -> str:
+    """Find the last order."""
+    return "It is 4711."
 
 
 def summarizing(bench: Bench, after: int, keep: int = 1) -> SummarizationMiddleware:
@@ -131,6 +138,32 @@ async def test_limit_notice_is_not_judged(bench: Bench, limit: Any, *, gate_firs
     assert len(model.requests) == (1 if limit is ModelCallLimitMiddleware else 2)
     assert "limit" in messages_of(result)[-1][1]
     assert result["quality_gate"] == {}
+
+
+class Budget(AgentMiddleware[Any, Any, Any]):
+    """Ends the turn after a tool."""
+
+    @hook_config(can_jump_to=["end"])
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        return {"jump_to": "end"} if messages_of(state)[-1][0] == "tool" else None
+
+
+@ORDERS
+async def test_tools_result_is_no_answer_if_a_guard_ends_the_turn(
+    bench: Bench, *, gate_first: bool
+) -> None:
+    """Also if the last of two results would be the answer by itself."""
+    AgentModel(
+        bench.server, calls("track", order="1"), Calls(("track", {"order": "2"}), ("find", {}))
+    )
+    made = gate(bench, review="always", fallback="Later.")
+    middleware = both(made, Budget(), gate_first=gate_first)
+    graph = agent(bench, *middleware, tools=[tool(return_direct=True)(find), track])
+    for thread in ("one tool", "two tools"):
+        result = await bench.invoke(graph, ask(), thread)
+        assert (result["quality_gate"], "__interrupt__" in result) == ({}, False)
+        assert messages_of(result)[-1][0] == "tool"
+    assert judgings(bench.server) == []
 
 
 @ORDERS
