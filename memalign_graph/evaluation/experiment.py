@@ -63,8 +63,7 @@ _LEARNING = ("learn_from", "guard", "batch_size", "replay_cases", "judge_cases")
 def _valid_cache(cache: Any) -> Any:
     if not (cache is None or isinstance(cache, BaseStore | str | Path)):
         raise ValueError(f"give a LangGraph store, or the path of a file, not {cache!r}.")
-    # Path.is_dir() raises for a name that is too long, which is refused when it is opened.
-    if isinstance(cache, str | Path) and ("://" in str(cache) or os.path.isdir(cache)):  # noqa: PTH112
+    if isinstance(cache, str | Path) and ("://" in str(cache) or os.path.isdir(cache)):  # noqa: PTH112 - is_dir() raises for long names
         raise ValueError("a folder or URL can't be used: give the path of a file.")
     return cache
 

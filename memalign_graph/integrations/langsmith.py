@@ -353,8 +353,7 @@ class _LangSmithFeedback:
         source = dict(source) if isinstance(source, Mapping | BaseModel) else {"type": source}
         self.get = fields.get
         self.source = source.get("type")
-        # A list takes a source that is no text, which a set refuses.
-        self.from_human = sources is None or self.source in [*sources]
+        self.from_human = sources is None or str(self.source) in sources
         # Of a corrected judge's score, the source names the judge's user, not the corrector.
         user_id = none_if_empty(source.get("user_id"))
         name = none_if_empty(source.get("user_name")) or user_id

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage, convert_to_openai_messages
@@ -51,15 +50,13 @@ class ImportedFeedback(FrozenModel):
 @contextmanager
 def rejecting(imported: ImportedFeedback, feedback_id: Any) -> Iterator[None]:
     """Add the reason why a person's feedback cannot be read or used, if the block fails."""
-    reason = None
     try:
         yield
-    except ValueError as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         reason = str(error)
-    except (AttributeError, KeyError, RecursionError, TypeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        reason = f"it or its run is not as the tool exports it ({problem}): export it again."
-    if reason is not None:
+        if not isinstance(error, ValueError):
+            reason = f"{type(error).__name__}: {reason}"
+            reason = f"it or its run is not as the tool exports it ({reason}): export it again."
         name = None if feedback_id is None else str(feedback_id)
         imported.rejected.append(RejectedFeedback(id=name, reason=reason))
 
@@ -206,11 +203,9 @@ def example_from_opentelemetry(span: Any) -> Example:
 
 
 def _span_messages(attributes: Mapping[str, Any], name: str) -> list[Fields]:
-    messages: Any = attributes.get(name)
-    try:
-        messages = json.loads(messages) if isinstance(messages, str) else messages
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"span: {name} is not JSON: {error}.") from error
+    messages = maybe_json(attributes.get(name))
+    if isinstance(messages, str):
+        raise InvalidInputError(f"span: {name} is not JSON. Give it whole, as a list or as JSON.")
     if not are_mappings(messages):
         raise InvalidInputError(
             f"span: it has no list of messages in {name}. Switch on the recording of content, "
@@ -241,8 +236,7 @@ def _openai_messages(message: Mapping[str, Any]) -> Iterator[Fields]:
             case "tool_call_response":
                 result = part.get("response", part.get("result"))
                 if not isinstance(result, str):
-                    as_json = partial(to_jsonable_python, fallback=str)
-                    result = json.dumps(result, ensure_ascii=False, default=as_json)
+                    result = json.dumps(result, ensure_ascii=False, default=str)
                 yield {"role": "tool", "tool_call_id": part.get("id"), "content": result}
             case "blob" | "uri":
                 content.append({"type": part.get("modality") or "file"})

@@ -192,7 +192,7 @@ def test_span_of_opentelemetry_is_the_turn_that_a_gate_judges(encode: Any) -> No
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        (datetime(2026, 1, 31, tzinfo=UTC), '"2026-01-31T00:00:00Z"'),
+        (datetime(2026, 1, 31, tzinfo=UTC), '"2026-01-31 00:00:00+00:00"'),
         ({"on": date(2026, 1, 31), "as": {1: None}}, '{"on": "2026-01-31", "as": {"1": null}}'),
         ([AnyObject()], '["any object"]'),
     ],
