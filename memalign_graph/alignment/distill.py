@@ -235,6 +235,17 @@ def can_be_tried(
     return bool(_attempts_left(access, chat, source))
 
 
+def count_unused(
+    access: MemoryAccess, chat: BaseChatModel, rows: Sequence[EpisodeRow]
+) -> dict[str, str]:
+    """Return the attempts at feedback that a model read and did not use, by episode id.
+
+    Feedback whose last attempt this was is left out: it counts as distilled, as in an alignment.
+    """
+    attempts = {row.id: _attempts_left(access, chat, row) for row in rows}
+    return {key: left[0] for key, left in attempts.items() if len(left) > 1}
+
+
 def failed(
     access: MemoryAccess, chat: BaseChatModel, source: Episode | Guideline, error: ModelError
 ) -> DistillResult:

@@ -8,6 +8,7 @@ from typing import Any
 from memalign_graph.alignment.distill import (
     can_be_tried,
     commit_redistilled,
+    count_unused,
     distill_in_batches,
     reword_pending,
 )
@@ -237,14 +238,20 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
     view = await access.refresh(io)
     result, rewordings, warnings = DistillResult(), DistillResult(), list[str]()
+    unused = dict[str, str]()
     try:
         chat = step.distill_chat_model
         others = view.pending() - {episode.id}
         rows = [row for row in view.rows() if row.id in others and can_be_tried(access, chat, row)]
-        oldest = sorted(rows, key=lambda row: (row.given_at, row.id))[:_MAX_PENDING]
-        pending = (await access.episodes(io, [row.id for row in oldest])).values()
-        waiting = [episode, *sorted(pending, key=lambda old: (old.created_at, old.id))]
+        # A comment says more than a value alone, of which there may be thousands.
+        rows.sort(key=lambda row: (not row.content.get("rationale"), row.given_at, row.id))
+        pending = await access.episodes(io, [row.id for row in rows[:_MAX_PENDING]])
+        waiting = [episode, *pending.values()]
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
+        used = {key for operation in result.operations for key in operation.episode_ids}
+        # Pending for now: another review may be distilling it.
+        left = result.read.keys() - used
+        unused = count_unused(access, chat, [row for row in rows if row.id in left])
         # Guidelines of feedback that this expert has replaced may have to be reworded.
         rewordings = await reword_pending(
             io, access, chat, limit=step.max_concurrency, max_guidelines=_MAX_PENDING
@@ -259,7 +266,8 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         "distilled": result.read,
         "rewordings": dump_operations(rewordings.operations),
         "reworded": rewordings.read,
-        "failed": [*result.failed_attempts, *rewordings.failed_attempts],
+        "skipped": [*unused],
+        "failed": [*result.failed_attempts, *unused.values(), *rewordings.failed_attempts],
         "warnings": [*lesson["warnings"], *warnings],
     }
     return {"judge_lesson": {**lesson, **learned}}
@@ -279,16 +287,13 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         learned = {**await commit_lesson(io, access, [], {}), "episode_ids": ids}
     else:
         operations = load_operations(lesson.get("operations"))
-        used_episode_ids = {key for operation in operations for key in operation.episode_ids}
-        distilled = lesson["distilled"]
         learned = await commit_lesson(
             io,
             access,
             operations,
-            distilled,
+            lesson["distilled"],
             author=feedback.author,
-            # Another review may be distilling the pending episodes that this one did not use.
-            skipped_episode_ids=distilled.keys() - used_episode_ids - {feedback.episode_id},
+            skipped_episode_ids=lesson.get("skipped", []),
             failed=lesson.get("failed", []),
         )
         # Last: the operations were proposed for the earlier wordings.

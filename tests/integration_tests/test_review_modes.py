@@ -1,5 +1,6 @@
 """When a review interrupts, and failures of reviews and learning."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ from tests.conftest import (
     judgings,
     operations,
 )
-from tests.loopback import LoopbackServer, Rule, refusal, truncated
+from tests.loopback import ChatRequest, LoopbackServer, Rule, refusal, truncated
 
 
 async def test_callable_decides_on_the_judgment_once(bench: Bench) -> None:
@@ -304,3 +305,31 @@ async def test_feedback_is_kept_if_embedding_fails(bench: Bench) -> None:
     assert (await bench.state(graph)).values["feedback"]["rationale"] == COLD["rationale"]
     await bench.invoke(graph, None)
     assert [episode.status for episode in await bench.episodes()] == ["distilled"]
+
+
+async def test_older_comments_come_before_values_and_unused_feedback_is_read_three_times(
+    bench: Bench,
+) -> None:
+    values = [{"inputs": f"Label {n}", "outputs": "Fine.", "value": True} for n in range(20)]
+    await bench.remember(*values)
+    await bench.remember({**OTHER, "rationale": "It must name the REFUND."})
+
+    judge = bench.server.judge
+
+    def learn_newest(chat: ChatRequest) -> Any:
+        if chat.schema_name != "guideline_operations":
+            return judge(chat)
+        newest = re.findall(r"Feedback (F\d+)", chat.text)[-1]
+        return operations({"action": "add", "text": "Say sorry first.", "feedback": [newest]})
+
+    bench.server.responder = learn_newest
+    graph = bench.review_graph()
+    pending: list[int] = []
+    for number in range(4):
+        case = {**CASE, "inputs": f"Order {number} never came."}
+        done = await bench.review(graph, COLD, case, on=str(number))
+        assert len(done["learned"]["episode_ids"]) == (1 if number in (0, 1, 3) else 21)
+        pending.append(sum(each.status == "pending" for each in await bench.episodes()))
+    shown = [(c.text.count("Label "), "REFUND" in c.text) for c in distillings(bench.server)]
+    assert shown == [(19, True), (19, True), (19, True), (1, False)]
+    assert pending == [21, 21, 1, 1]
