@@ -28,10 +28,10 @@ from memalign_graph.errors import InvalidInputError, MemAlignError, excerpt
 from memalign_graph.graphs import add_judging, add_learning
 from memalign_graph.identity import digest, storable
 from memalign_graph.io import IO, sync_async_methods
-from memalign_graph.memory.external_traces import texts_in
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import index_missing
+from memalign_graph.memory.traces import texts_in
 from memalign_graph.nodes.review import decide_review, make_feedback
 from memalign_graph.prompts.fences import repeats, split_words
 from memalign_graph.prompts.judge import CASE_TOO_LONG

@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from memalign_graph.conversation import is_question, messages_since_question
-from memalign_graph.memory.external_traces import texts_in
+from memalign_graph.memory.traces import texts_in
 from memalign_graph.transcript import OWN_PARTS
 
 _DESTINATION = re.compile(

@@ -5,6 +5,7 @@
 - `view`, `access`: the memories of a process, and reading and writing facts in a store.
 - `index`, `recall`: vectors, and similar examples.
 - `feedback`, `guidelines`, `learning`, `checks`: changes, and measuring guidelines.
-- `history`, `jsonl`, `purge`, `external_traces`: versions, export and import, and erasing.
+- `history`, `jsonl`: versions, export and import.
+- `purge`, `traces`, `external_traces`: erasing feedback, and what repeats it.
 - `judgments`, `reports`: kept judgments, the review log, and what they show.
 """

@@ -1,7 +1,7 @@
 """Purge outside of the memory's items: threads, batch files, and the bytes of SQLite files."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -10,11 +10,11 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
-from pydantic import BaseModel
 
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, run_sync
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.traces import texts_in
 from memalign_graph.types import Episode
 
 TraceMarker = frozenset[str]
@@ -128,27 +128,6 @@ def _contains_marker(value: Any, markers: set[TraceMarker]) -> bool:
     """Return whether a value contains all texts of a marker."""
     text = "\n".join(texts_in(value))
     return any(all(part in text for part in marker) for marker in markers)
-
-
-def texts_in(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case bytes():
-            yield value.decode(errors="ignore")
-        case Mapping():
-            for key, item in value.items():
-                yield from texts_in(key)
-                yield from texts_in(item)
-        case list() | tuple() | set() | frozenset():
-            for item in value:
-                yield from texts_in(item)
-        case BaseModel():
-            yield from texts_in(dict(value))
-        case None | bool() | int() | float():
-            pass
-        case _:
-            yield repr(value)
 
 
 Execute = Callable[[str], Awaitable[Any]]

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -229,6 +230,11 @@ class Fact(FrozenModel):
     def signed_by(self) -> set[str | None]:
         """The authors of it and of its guidelines."""
         return {self.author, *(each.author for each in self.guidelines)}
+
+    @property
+    def erased_ids(self) -> set[str]:
+        """The episodes and guidelines that it erased, if it is a purge."""
+        return {*self.forgotten, *chain.from_iterable(self.scrubbed.values())}
 
     def read_together(self, episode_ids: Iterable[str]) -> set[str]:
         """Return these episodes, and those that shared a prompt with them."""

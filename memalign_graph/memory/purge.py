@@ -20,7 +20,6 @@ from memalign_graph.memory.external_traces import (
     TraceMarker,
     batch_file_warnings,
     erase_threads,
-    texts_in,
     vacuum,
 )
 from memalign_graph.memory.facts import (
@@ -28,7 +27,6 @@ from memalign_graph.memory.facts import (
     PURGE,
     Fact,
     GuidelineRevision,
-    Item,
     hash_example_id,
     read_fact,
 )
@@ -36,7 +34,8 @@ from memalign_graph.memory.index import past_texts, vector_key
 from memalign_graph.memory.judgments import delete_matching
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.recall import embedder_namespaces
-from memalign_graph.memory.view import MemoryView, discard_view
+from memalign_graph.memory.traces import texts_in, without_traces
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import require_bool
 from memalign_graph.types import Episode, Guideline
 
@@ -176,7 +175,6 @@ async def purge(
         by = None if author in traces.authors else author
         fact = await access.write(io, PURGE, change, author=by)
         redactions, late = await _purge_late(io, access, fact, traces.authors)
-        traces.rows |= late
         purged |= {key: _episode(row) for key, row in late.items()}
     # Only now: who writes from here on knows of the purge, and leaves out what it erased.
     guideline_ids = {revision.id for revision in redactions.revisions}
@@ -184,13 +182,8 @@ async def purge(
     await clear_cached_replies(io, access)
     await delete_matching(io, access, partial(traces.are_in, ids))
     n_vectors = await _remove_vectors(io, access, purged.values(), traces.retained)
-    facts = view.facts()[0]
-    [items] = await access.search(io, access.layout.of("facts"))
-    stored = {fact.id: fact for fact in map(read_fact, items)}
-    changed = [fact for fact in facts if stored.get(fact.id, fact) != fact]
-    await access.overwrite(io, changed)
-    await _redact(io, access, traces.rows, purged, ids)
-    if _is_named(selection.author, facts, traces.retained):
+    n_commits = await _redact(io, access)
+    if _is_named(selection.author, view.facts()[0], traces.retained):
         warnings.append(_NAME_LEFT.format(selection.author))
     warnings += await vacuum(io, access.store, "store")
     if saver is not None:
@@ -208,7 +201,7 @@ async def purge(
         guidelines_removed=[guideline.model_copy(update=blank) for guideline in removed],
         guidelines_reduced=reduced,
         purged=Purged(
-            commits=len(changed),
+            commits=n_commits,
             vectors=n_vectors,
             pending=sorted(redactions.co_read_ids.intersection(view.pending())),
             thread_ids=thread_ids,
@@ -272,9 +265,11 @@ class _Traces:
 async def _find_traces(io: IO, access: MemoryAccess, selection: Selection) -> _Traces:
     # From the store: after a purge that was cut off, the view lacks these records.
     facts, items = await access.search(io, access.layout.of("facts"), access.layout.of("words"))
-    active = (await access.refresh(io)).episodes()
-    rows = {row.key: row for row in map(access.read_row, items)}
-    return _Traces(list(map(read_fact, facts)), rows, active, selection)
+    view = await access.refresh(io)
+    rows, known = {row.key: row for row in map(access.read_row, items)}, view.facts()[1]
+    # The view also lacks records whose facts were never written.
+    view.add((), {key: rows[key] for key in rows.keys() - known.keys()})
+    return _Traces(list(map(read_fact, facts)), rows, view.episodes(), selection)
 
 
 async def _erase_threads(
@@ -321,21 +316,14 @@ async def write_fact(
     """
     given = {each.id for each in (*episodes, *change.get("guidelines", ()))}
     purged_ids = access.view.purged_ids() - given
-    rows = []
-    for episode in episodes:
-        # A judgment made before a purge may quote what was purged.
-        redacted = _without_traces(episode.to_json(), purged_ids) if purged_ids else None
-        new = episode if redacted is None else Episode.model_validate(redacted)
-        rows.append(access.view.row_of(new, replaces=replaces))
+    rows = [access.view.row_of(each, purged_ids, replaces=replaces) for each in episodes]
     fact = await access.write(io, reason, change, author=author, rows=rows)
     view = await access.refresh(io)
     meanwhile = sorted(view.purges() - purges)
     for key in meanwhile:
-        _, late = await _purge_late(io, access, view.fact(key), concurrent=fact.id)
-        erased = {key: row.redacted().record() for key, row in late.items()}
-        await access.put(io, access.layout.of("words"), erased)
+        await _purge_late(io, access, view.fact(key), concurrent=fact.id)
     if meanwhile:
-        await access.overwrite(io, [view.fact(fact.id)])
+        await _redact(io, access)
     return view
 
 
@@ -352,7 +340,7 @@ async def _purge_late(
     redactions = _find_redactions(facts, {*purge.forgotten}, authors, purge.scrubbed)
     ids = redactions.guideline_ids
     again = purge.model_copy(update={"scrubbed": ids})
-    changed = [fact.id for fact in facts if fact.after_purge(again, set()) != fact]
+    changed = any(fact.after_purge(again, set()) != fact for fact in facts)
     late = {
         key: rows[key]
         for fact in facts
@@ -363,9 +351,18 @@ async def _purge_late(
         or fact.id == concurrent
         or (fact.reason == JUDGE_CASES and not view.holds(episode_id))
     }
-    if changed or late:
+    erased_ids = view.purged_ids() | {row.id for row in late.values()}
+    is_quoted = any(
+        without_traces(rows[key].content, erased_ids)
+        for fact in facts
+        if fact.id == concurrent
+        for key in fact.said.values()
+    )
+    if changed or late or is_quoted:
+        # Readers redact quotes dated before a purge; the concurrent fact may be dated after it.
         change = {
-            "scrubbed": {key: ids[key] for key in changed if key in ids},
+            "forgotten": sorted(erased_ids.intersection(purge.forgotten)) if is_quoted else [],
+            "scrubbed": ids,
             "purged": sorted(late),
             "unanswered": purge.unanswered,
             "keeps_signatures": purge.keeps_signatures,
@@ -418,36 +415,18 @@ def _ids(episodes: Iterable[Episode]) -> set[str]:
     return set(chain.from_iterable(ids))
 
 
-async def _redact(
-    io: IO,
-    access: MemoryAccess,
-    rows: Mapping[str, EpisodeRow],
-    purged: Container[str],
-    ids: set[str],
-) -> None:
-    """Redact feedback, and the judgments of other experts' feedback that may repeat it."""
-    changes = {
-        key: {**row.record(), "episode": content}
-        for key, row in rows.items()
-        if key not in purged and (content := _without_traces(row.content, ids))
-    }
-    if changes:
-        discard_view(access.store, access.view)  # it has these judgments, too
-    erased = {key: rows[key].redacted().record() for key in rows if key in purged}
-    await access.put(io, access.layout.of("words"), {**changes, **erased})
-
-
-def _without_traces(episode: Mapping[str, Any], ids: set[str]) -> Item | None:
-    """Return an episode as JSON without what its judgment may repeat; None if that is nothing."""
-    judgment = episode.get("judgment")
-    if not isinstance(judgment, Mapping) or ids.isdisjoint(texts_in(judgment)):
-        return None
-    evidence = judgment.get("evidence") or {}
-    others = [near for near in evidence.get("neighbours", []) if ids.isdisjoint(texts_in(near))]
-    prompted = [key for key in judgment.get("episode_ids", []) if key not in ids]
-    redacted = {**judgment, "rationale": "", "warnings": [], "episode_ids": prompted}
-    redacted |= {"evidence": {**evidence, "neighbours": others}} if evidence else {}
-    return {**episode, "judgment": redacted}
+async def _redact(io: IO, access: MemoryAccess) -> int:
+    """Redact stored facts, then feedback, as the view has them; returns how many facts changed."""
+    items, records = await access.search(io, access.layout.of("facts"), access.layout.of("words"))
+    # After this, the view knows each purge that these items show.
+    facts, rows = (await access.refresh(io)).facts()
+    stored = {fact.id: fact for fact in map(read_fact, items)}
+    changed = [fact for fact in facts if stored.get(fact.id, fact) != fact]
+    await access.overwrite(io, changed)
+    before = {row.key: row for row in map(access.read_row, records)}
+    redacted = {key: row.record() for key, row in rows.items() if before.get(key, row) != row}
+    await access.put(io, access.layout.of("words"), redacted)
+    return len(changed)
 
 
 async def _remove_vectors(

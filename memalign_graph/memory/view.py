@@ -28,6 +28,7 @@ from memalign_graph.memory.facts import (
 )
 from memalign_graph.memory.index import Vector, VectorIndex
 from memalign_graph.memory.memory_state import EpisodeRow, MemoryState, build_state, merge_feedback
+from memalign_graph.memory.traces import texts_in, without_traces
 from memalign_graph.types import Episode, Guideline
 
 T = TypeVar("T")
@@ -165,8 +166,7 @@ class MemoryView:
     def purged_ids(self) -> set[str]:
         """Return the ids of purged episodes and guidelines, without those that were given again."""
         with self._lock:
-            purged = {key for fact in self._purges for key in fact.forgotten}
-            purged.update(*(ids for fact in self._purges for ids in fact.scrubbed.values()))
+            purged = set[str]().union(*(fact.erased_ids for fact in self._purges))
             return purged - self._state.rows.keys() - self._state.guidelines.keys()
 
     def episodes(self, ids: Iterable[str] | None = None) -> dict[str, Episode]:
@@ -178,8 +178,10 @@ class MemoryView:
             episodes.sort(key=lambda episode: (episode.created_at, episode.id))
         return {episode.id: episode for episode in episodes}
 
-    def row_of(self, feedback: Episode, *, replaces: bool = False) -> EpisodeRow:
-        """Return the row of new feedback, merged with the same expert's earlier feedback."""
+    def row_of(
+        self, feedback: Episode, erased: AbstractSet[str] = frozenset(), *, replaces: bool = False
+    ) -> EpisodeRow:
+        """Return the row of feedback, merged with the same expert's, without what was erased."""
         with self._lock:
             row, feedback_hash = self._state.rows.get(feedback.id), feedback.word
             if row is not None:
@@ -190,6 +192,7 @@ class MemoryView:
                 is_same &= before.value in (None, feedback.value)
                 feedback_hash = row.feedback_hash if is_same else feedback.word
             episode = feedback.to_json()
+            episode = without_traces(episode, erased) or episode
             content = digest({name: episode[name] for name in episode.keys() - _NOT_IN_KEY})
             key = content
             while key in self._purged:
@@ -319,6 +322,7 @@ class MemoryView:
             self._purged.update(purge.purged)
             authors -= _authors(self._rows.values()) if authors else authors
             erased[purge.id] = authors
+        self._redact_judgments(purges)
         names = {name for authors in erased.values() for name in authors}
         scrubbed = {key for purge in purges for key in purge.scrubbed}
         for key, fact in self._facts.items():
@@ -329,6 +333,22 @@ class MemoryView:
                     (purge for purge in purges if purge.id >= key),
                     fact,
                 )
+
+    def _redact_judgments(self, purges: Sequence[Fact]) -> None:
+        """Redact judgments that were stored before what they may repeat was purged."""
+        erased_by = {key: purge.id for purge in purges for key in purge.erased_ids}
+        said_by: dict[str, str] = {}
+        for fact_id, fact in self._facts.items():
+            for key in fact.said.values():
+                said_by[key] = min(fact_id, said_by.get(key, fact_id))
+        for key, row in self._rows.items():
+            # What is given again after a purge may be quoted again.
+            said = said_by.get(key, "")
+            texts = texts_in(row.content.get("judgment"))
+            ids = {text for text in texts if erased_by.get(text, "") > said}
+            if content := without_traces(row.content, ids):
+                record = {**row.record(), "episode": content}
+                self._rows[key] = EpisodeRow.of(record, self._embedder)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._state.by_vector}

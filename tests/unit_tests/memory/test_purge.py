@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from memalign_graph import Episode, JudgeMemory, create_review_graph
+from memalign_graph import Episode, Feedback, JudgeMemory, create_review_graph
 from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory import feedback, learning
-from memalign_graph.memory.facts import PURGE, Fact, new_id
+from memalign_graph.memory.facts import PURGE, Fact, clock, new_id
 from memalign_graph.memory.index import retrieval_text, vector_key
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.purge import Selection
@@ -34,7 +35,7 @@ from tests.unit_tests.memory.purging import (
     planted,
     purge,
 )
-from tests.unit_tests.memory.stores import WatchedStore, commits, in_memory, interleave
+from tests.unit_tests.memory.stores import WatchedStore, commits, in_memory, interleave, opening
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
@@ -192,6 +193,110 @@ def test_judgment_before_a_purge_teaches_nothing_of_it_afterwards(
     later = make_judgment(rationale="As in one.", episode_ids=[episode.id])
     memory.remember(comment("four", judgment=later))
     assert "As in one." in memory.export_jsonl()
+
+
+def quoted(memory: JudgeMemory) -> Feedback:
+    """Remember planted feedback; returns that of another expert, whose judgment quotes it."""
+    episode = memory.remember(comment("one", "It is zqxwhy.", author="zqxann"))
+    judgment = make_judgment(rationale="As one said, zqxwhy counts.", episode_ids=[episode.id])
+    return comment("two", author="bob", judgment=judgment)
+
+
+@pytest.mark.parametrize("way", ["another worker", "other embeddings"])
+def test_quote_is_in_no_view_and_does_not_return(tmp_path: Path, way: str) -> None:
+    with opening(tmp_path / "memory.db") as opener:
+        here, there = memories(opener, 2)
+        store = here.access.store
+        if way == "other embeddings":
+            there = JudgeMemory(store, CRITERION, embeddings=lambda texts: [[1.0] for _ in texts])
+        answer = quoted(here)
+        here.remember(answer)
+        versions = [there.version()]
+        assert MARK in there.export_jsonl()
+        here.forget(author="zqxann", purge=True)
+        [reopened] = memories(opener, 1)
+        for memory in (here, there, reopened):
+            assert MARK not in memory.export_jsonl()
+            assert memory.episodes() == here.episodes()
+            versions.append(memory.version())
+            assert MARK not in repr(memory.at(versions[0]))
+        assert len({*versions[1:]}) == 1
+        again = there.remember(comment("two", author="bob", thread_id="another"))
+        assert again.thread_ids == ["another"]
+        assert left_in(everything_in(store)) == []
+        there.rollback(versions[0])
+        assert MARK not in there.export_jsonl()
+        for memory in (here, there):
+            assert memory.episodes() == memories(opener, 1)[0].episodes()
+
+
+def test_what_is_given_again_after_a_purge_may_be_quoted_again() -> None:
+    opener = in_memory()
+    [memory] = memories(opener, 1)
+    memory.remember(quoted(memory))
+    memory.forget(author="zqxann", purge=True)
+    later = memory.remember(quoted(memory).model_copy(update={"author": "cy"}))
+    [reopened] = memories(opener, 1)
+    assert reopened.episodes() == memory.episodes()
+    assert [reopened.episodes()[-1].judgment] == [later.judgment]
+    rationales = {each.judgment.rationale for each in memory.episodes() if each.judgment}
+    assert rationales == {"", "As one said, zqxwhy counts."}
+
+
+@pytest.mark.parametrize("ahead_s", [0, 60])
+@pytest.mark.parametrize(("kind", "after"), [("words", False), ("facts", False), ("facts", True)])
+def test_quote_stored_during_the_purge_is_removed(
+    monkeypatch: pytest.MonkeyPatch, kind: str, ahead_s: int, *, after: bool
+) -> None:
+    opener = in_memory()
+    here, there = memories(opener, 2)
+    answer, now_us = quoted(here), clock.now_us
+    there.version()
+
+    def purges() -> None:
+        monkeypatch.undo()
+        there.forget(author="zqxann", purge=True)
+
+    monkeypatch.setattr(clock, "now_us", lambda: now_us() + ahead_s * 1_000_000)
+    interleave(
+        lambda io: feedback.remember(io, here.access, [answer]),
+        lambda asked: (
+            isinstance(asked, list) and isinstance(asked[0], PutOp) and kind in asked[0].namespace
+        ),
+        purges,
+        after=after,
+    )
+    assert left_in(everything_in(there.access.store)) == []
+    for memory in (here, there, *memories(opener, 1)):
+        assert MARK not in memory.export_jsonl()
+        assert [episode.author for episode in memory.episodes()] == ["bob"]
+
+
+def test_quote_stored_after_the_last_read_of_a_purge_is_removed() -> None:
+    here, there = memories(in_memory(), 2)
+    answer, reads = quoted(here), count(1)
+    interleave(
+        lambda io: erase(io, here.access, Selection(author="zqxann"), None),
+        lambda asked: "'words'" in repr(asked) and next(reads) == 2,
+        lambda: there.remember(answer),
+        after=True,
+    )
+    assert left_in(everything_in(here.access.store)) == []
+    assert MARK not in there.export_jsonl()
+
+
+def test_quote_of_a_write_that_was_cut_off_is_purged() -> None:
+    here, there = memories(in_memory(), 2)
+    answer = quoted(here)
+    there.version()
+
+    def crash() -> None:
+        raise OSError
+
+    with pytest.raises(OSError):
+        interleave(lambda io: feedback.remember(io, here.access, [answer]), commits, crash)
+    there.forget(author="zqxann", purge=True)
+    assert left_in(everything_in(there.access.store)) == []
 
 
 def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) -> None:

@@ -1,0 +1,43 @@
+"""The texts of an item, and what stored feedback may repeat of other feedback."""
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from pydantic import BaseModel
+
+from memalign_graph.memory.facts import Item
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case bytes():
+            yield value.decode(errors="ignore")
+        case Mapping():
+            for key, item in value.items():
+                yield from texts_in(key)
+                yield from texts_in(item)
+        case list() | tuple() | set() | frozenset():
+            for item in value:
+                yield from texts_in(item)
+        case BaseModel():
+            yield from texts_in(dict(value))
+        case None | bool() | int() | float():
+            pass
+        case _:
+            yield repr(value)
+
+
+def without_traces(episode: Mapping[str, Any], ids: AbstractSet[str]) -> Item | None:
+    """Return an episode as JSON without what its judgment may repeat; None if that is nothing."""
+    judgment = episode.get("judgment")
+    if not isinstance(judgment, Mapping) or ids.isdisjoint(texts_in(judgment)):
+        return None
+    evidence = judgment.get("evidence") or {}
+    others = [near for near in evidence.get("neighbours", []) if ids.isdisjoint(texts_in(near))]
+    prompted = [key for key in judgment.get("episode_ids", []) if key not in ids]
+    redacted = {**judgment, "rationale": "", "warnings": [], "episode_ids": prompted}
+    redacted |= {"evidence": {**evidence, "neighbours": others}} if evidence else {}
+    return {**episode, "judgment": redacted} if redacted != judgment else None
