@@ -106,7 +106,8 @@ def parse_question(answer: dict[str, Any], prompt: ClarifyPrompt) -> str | None:
     if re.search(r"://|\bwww\.", question, re.IGNORECASE):
         raise ValueError('its "question" has a link, which no expert should follow: leave it out')
     is_shown = normalize_text(question) in map(normalize_text, prompt.shown)
-    if is_shown or fences.repeats(question, fences.split_words(_SYSTEM), ()):
+    instructions = fences.Words(fences.split_words(_SYSTEM))
+    if is_shown or fences.repeats(question, instructions, fences.Words()):
         raise ValueError('its "question" repeats what you were shown: ask about this case')
     return question
 

@@ -104,9 +104,15 @@ def not_kept(text: str, reason: str) -> str:
 class _PromptWords(NamedTuple):
     """The words of a prompt that a guideline may not repeat, and those of experts, which it may."""
 
-    cases: list[str]
-    wording: list[str]
-    comments: list[str]
+    cases: fences.Words
+    wording: fences.Words
+    not_of_question: fences.Words
+    """What a check question may not repeat: cases, wording, and how a question is asked for."""
+    comments: fences.Words
+    content: set[str]
+    """The words of the comments that say something."""
+    outputs: dict[str, list[str]]
+    """The words that the outputs begin with, by episode id."""
 
     @classmethod
     def of(cls, prompt: DistillPrompt) -> "_PromptWords":
@@ -115,8 +121,22 @@ class _PromptWords(NamedTuple):
         parts = [part for _, part in _SHOWN_PART.findall(prompt.messages[-1].text)]
         cases = dict.fromkeys([*parts, *(_JSON_ESCAPE.sub(" ", part) for part in parts)])
         comments = f"{prompt.comments}\n{fences.escape_tags(prompt.comments)}"
-        texts = ("\n\n".join(cases), prompt.prompt_wording, comments)
-        return cls(*map(fences.split_words, texts))
+        shown = fences.split_words("\n\n".join(cases))
+        wording = fences.split_words(prompt.prompt_wording)
+        outputs = {
+            episode.id: fences.split_words(
+                fences.as_text(episode.example.outputs)[:MAX_GUIDELINE_CHARS]
+            )
+            for episode in prompt.episodes.values()
+        }
+        return cls(
+            cases=fences.Words(shown),
+            wording=fences.Words(wording),
+            not_of_question=fences.Words([*shown, *wording, *_QUESTION_WORDS]),
+            comments=fences.Words(fences.split_words(comments)),
+            content=_content_words(prompt.comments),
+            outputs=outputs,
+        )
 
 
 def _read_questions(
@@ -185,9 +205,7 @@ def _read_operation(
     if action == "retire" and guideline and normalize_text(text) == normalize_text(guideline.text):
         text = ""  # models that fill in every field repeat what they retire
     question = parse_question(operation.get("question"))
-    if not text or fences.repeats(
-        question, [*words.cases, *words.wording, *_QUESTION_WORDS], words.comments
-    ):
+    if not text or fences.repeats(question, words.not_of_question, words.comments):
         question = ""  # a question asked of all cases may not quote this one
     return GuidelineOperation(
         action=action,
@@ -235,7 +253,7 @@ def _rejections(
     operation: GuidelineOperation, prompt: DistillPrompt, words: _PromptWords
 ) -> Iterator[tuple[str, str]]:
     """Yield why an operation teaches nothing, each reason with a hint to the model."""
-    text, comments = operation.text or "", prompt.comments
+    text = operation.text or ""
     if not text:
         return
     if operation.before and normalize_text(text) == normalize_text(operation.before):
@@ -247,9 +265,9 @@ def _rejections(
     known = f"{prompt.criterion.instructions} {prompt.criterion.scale.describe()}"
     if prompt.is_for_questions:
         hint = ""
-        if problem := _question_problem(text, comments):
+        if problem := _question_problem(text, words.content):
             yield problem, hint
-        if _content_words(text) & _content_words(comments):
+        if _content_words(text) & words.content:
             known = ""  # the criterion's words may be the expert's, too
     says_nothing = not fences.adds_information(text, fences.STOP_WORDS)
     if says_nothing or fences.repeats(text, words.wording, words.comments):
@@ -257,42 +275,35 @@ def _rejections(
     if _EXPERT_LABEL.search(text):
         hint = "write what to look for in the case itself"
         yield "it speaks of an expert's value or reason, and a new case has none yet", hint
-    if _repeats_case(operation, prompt, words):
+    if _repeats_case(operation, words):
         yield "it repeats a case that was judged, and not what the expert says of it", hint
-    if _repeats_criterion(text, known, comments):
+    if _repeats_criterion(text, known, words.content):
         yield "it says no more than the criterion", hint
 
 
-def _repeats_criterion(text: str, known: str, comments: str) -> bool:
+def _repeats_criterion(text: str, known: str, comments: set[str]) -> bool:
     """Return whether a text has no new word, or only a few that no expert wrote either."""
     if not fences.adds_information(text, f"{known} {fences.STOP_WORDS}"):
         return True
     content = _content_words(text)
-    is_experts = bool(content & _content_words(comments))
+    is_experts = bool(content & comments)
     new = content - _content_words(known)
     return not is_experts and len(new) <= _MAX_NEW_SHARE * len(content)
 
 
-def _repeats_case(
-    operation: GuidelineOperation, prompt: DistillPrompt, words: _PromptWords
-) -> bool:
+def _repeats_case(operation: GuidelineOperation, words: _PromptWords) -> bool:
     """Return whether a text is the outputs of one of its sources, or a longer part of any case."""
     text = operation.text or ""
-    outputs = (
-        fences.as_text(episode.example.outputs)[:MAX_GUIDELINE_CHARS]
-        for episode in prompt.episodes.values()
-        if episode.id in operation.episode_ids
-    )
-    is_output = fences.split_words(text) in map(fences.split_words, outputs)
-    return is_output or fences.repeats(text, words.cases, words.comments)
+    outputs = (words.outputs[key] for key in operation.episode_ids if key in words.outputs)
+    return fences.split_words(text) in outputs or fences.repeats(text, words.cases, words.comments)
 
 
-def _question_problem(question: str, comments: str) -> str | None:
+def _question_problem(question: str, comments: set[str]) -> str | None:
     if len(question) >= MAX_QUESTION_CHARS:
         return f"it is no short question: it has {MAX_QUESTION_CHARS} characters or more"
     if _OPEN_QUESTION.match(question):
         return "it can't be answered by yes or no"
-    own_words = _content_words(question) - _content_words(comments)
+    own_words = _content_words(question) - comments
     if any(word.startswith(MADE_UP_WORDS) for word in own_words):
         return "it repeats the example of a question"
     return None

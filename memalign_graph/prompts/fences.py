@@ -217,18 +217,28 @@ def split_words(text: str) -> list[str]:
     ]
 
 
-def repeats(text: str, source: Sequence[str], known: Sequence[str]) -> bool:
+class Words:
+    """The words of a long text, whose n-grams are built once for many comparisons."""
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self.words = words
+        self._ngrams: dict[int, set[tuple[str, ...]]] = {}
+
+    def ngrams(self, size: int) -> set[tuple[str, ...]]:
+        if size not in self._ngrams:
+            starts = range(len(self.words) - size + 1)
+            self._ngrams[size] = {tuple(self.words[start : start + size]) for start in starts}
+        return self._ngrams[size]
+
+
+def repeats(text: str, source: Words, known: Words) -> bool:
     """Return whether a text repeats a run of a source's words that is not in `known` words."""
-    words = split_words(text)
-    size = min(_NGRAM_SIZE, len(words))
+    words = Words(split_words(text))
+    size = min(_NGRAM_SIZE, len(words.words))
     if size < _MIN_REPEATED_WORDS:
         return False
-
-    def ngrams(words: Sequence[str]) -> set[tuple[str, ...]]:
-        return {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
-
-    copied = ngrams(words) & ngrams(source)
-    return bool(copied and copied - ngrams(known))
+    copied = words.ngrams(size) & source.ngrams(size)
+    return bool(copied and copied - known.ngrams(size))
 
 
 def adds_information(text: str, known: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Criterion, Guideline
+from memalign_graph.prompts import fences
 from memalign_graph.prompts.checks import parse_questions, question_prompt, questions_schema
 from memalign_graph.prompts.distill import DistillPrompt, operations_schema
 from memalign_graph.prompts.distill_small import small_distill_prompt
@@ -456,6 +457,37 @@ def test_tags_are_counted_as_they_are_sent(mark: str) -> None:
     packed = prompt(*episodes, window=16_000)
     assert 1 < len(packed.episodes) < 20
     assert tokens(packed.messages) <= 16_000 - ANSWER_TOKENS
+
+
+def test_the_words_of_a_prompt_are_read_once_for_all_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = 0
+
+    class Counted(list[str]):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return super().__getitem__(key)
+
+    def split(text: str) -> list[str]:
+        nonlocal reads
+        words = split_words(text)
+        reads += len(words)
+        return Counted(words)
+
+    def work(count: int) -> int:
+        nonlocal reads
+        reads = 0
+        named = {"feedback": list(packed.episodes), "question": "Does it say a word of regret?"}
+        answer = operations(*(add(f"{SORRY} Case {number}.", **named) for number in range(count)))
+        assert len(kept(answer, packed)) == count
+        return reads
+
+    split_words = fences.split_words
+    packed = prompt(*(at(f"{n} {'word ' * 200}", n, rationale=f"{n} why.") for n in range(30)))
+    monkeypatch.setattr(fences, "split_words", split)
+    assert work(50) < 3 * work(1)
 
 
 @pytest.mark.parametrize(("origin", "window"), [("distilled", 4096), ("expert", 8192)])
