@@ -33,7 +33,7 @@ from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import index_missing
 from memalign_graph.memory.traces import texts_in
 from memalign_graph.nodes.review import decide_review, make_feedback
-from memalign_graph.prompts.fences import repeats, split_words
+from memalign_graph.prompts.fences import Words, repeats, split_words
 from memalign_graph.prompts.judge import CASE_TOO_LONG
 from memalign_graph.runtime import (
     JudgeResources,
@@ -410,7 +410,7 @@ def _own_text(value: Any, judged: Sequence[str]) -> str:
     texts, known = [*texts_in(value)], {*judged}
     words = split_words(text := "\n".join(texts))
     own = [word for word in words if word not in known]
-    is_copied = len(words) - len(own) > max(len(own), 1) or repeats(text, judged, ())
+    is_copied = len(words) - len(own) > max(len(own), 1) or repeats(text, Words(judged), Words())
     if not is_copied or _SHORT.fullmatch("".join(texts)):
         return _json(value)
     return f"reworded, with {_json(' '.join(own))}" if own else "reworded"
