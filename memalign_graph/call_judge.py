@@ -387,22 +387,17 @@ def difference(call: Call, edited: Call) -> str:
     person's.
     """
     before, after = call["args"], edited["args"]
-    names = {name: name if _is_short(name) else "an argument" for name in before | after}
+    names = {name: name if _SHORT.fullmatch(name) else "an argument" for name in before | after}
     changes = [f"{names[name]} is left out" for name in before if name not in after]
     if edited["name"] != call["name"]:
         changes.append(f"the tool is {_json(edited['name'])}, not {_json(call['name'])}")
     judged = split_words("\n".join(texts_in(before)))
     for name, new in after.items():
         if name not in before or before[name] != new:
-            is_shown = name in before and _is_short(before[name])
+            is_shown = name in before and _SHORT.fullmatch(str(before[name]))
             old = f", not {_json(before[name])}" if is_shown else ""
             changes.append(f"{names[name]} is {_own_text(new, judged)}{old}")
     return f"In the right call {excerpt('; '.join(changes), _MAX_CHANGE_CHARS)}."
-
-
-def _is_short(value: Any) -> bool:
-    is_text = isinstance(value, str)
-    return bool(_SHORT.fullmatch(value)) if is_text else isinstance(value, int | float | None)
 
 
 def _own_text(value: Any, judged: Sequence[str]) -> str:

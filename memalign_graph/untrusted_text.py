@@ -3,7 +3,6 @@
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -25,6 +24,7 @@ _NUMBER = re.compile(
     r"(?<!\w)(?<!\d[.,])(\d{1,3}(?:[ ,.'\u2019]\d{3})++|\d++)(?:[.,](\d++))?+(?!\w|[.,]\d)"
 )
 _UNSEEN = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_WORD_CHARACTERS = re.compile(r"\w+")
 _MAX_DESTINATIONS = 1_000
 
 
@@ -35,11 +35,12 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     last message, and in nothing that the user wrote. The words of an argument's name show that it
     is such a field, as in `recipient_email`, `orderId` or `amount`.
     """
-    written = [_with_numbers(each.text, is_users=True) for each in messages if is_question(each)]
+    if not (values := dict.fromkeys(_destinations(args, named=False))):
+        return False
     since = messages_since_question(messages)
-    returned = [_with_numbers(text) for message in since for text in _returned_texts(message)]
-    values = [*islice(_destinations(args, named=False), _MAX_DESTINATIONS)] if returned else []
-    return len(values) == _MAX_DESTINATIONS or any(
+    returned = [_with_words(text) for message in since for text in _returned_texts(message)]
+    written = [_with_words(each.text, is_users=True) for each in messages if is_question(each)]
+    return (len(values) >= _MAX_DESTINATIONS and bool(returned)) or any(
         _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
     )
 
@@ -49,9 +50,11 @@ def _comparable(text: str) -> str:
     return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold()
 
 
-def _with_numbers(text: str, *, is_users: bool = False) -> str:
+def _with_words(text: str, *, is_users: bool = False) -> tuple[str, set[str]]:
+    """Return a text as values are compared with it, with its numbers, and its words."""
     text = _comparable(text)
-    return " ".join([text, *_numbers(text, is_users=is_users)])
+    text = " ".join([text, *_numbers(text, is_users=is_users)])
+    return text, {*_WORD_CHARACTERS.findall(text)}
 
 
 def _numbers(text: str, *, is_users: bool = False) -> Iterator[str]:
@@ -104,7 +107,11 @@ def _distinctive_parts(text: str) -> Iterator[str]:
     return (part for part in _PART.findall(text) if re.search(r"[@\d]", part))
 
 
-def _occurs_in(value: str, texts: Sequence[str]) -> bool:
+def _occurs_in(value: str, texts: Sequence[tuple[str, set[str]]]) -> bool:
     """Return whether a text has a value, and not as a part of a longer word or number."""
-    pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
-    return any(value in text and re.search(pattern, text) for text in texts)  # `in` is fast
+    words, literal = _WORD_CHARACTERS.findall(value), re.escape(value)
+    pattern = rf"{literal}(?!\w)(?<!\w{literal})"  # `re` finds a beginning that is literal fast
+    return any(
+        known.issuperset(words) and (value in known or re.search(pattern, text))
+        for text, known in texts
+    )

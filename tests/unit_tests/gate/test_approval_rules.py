@@ -175,6 +175,16 @@ def test_too_many_addresses_to_compare_are_asked_about() -> None:
     args = {"to": " ".join(f"a{number}@example.com" for number in range(1_000))}
     assert repeats_tool_text(args, turn("Hello."))
     assert not repeats_tool_text(args, [*turn(), WRITING])
+    assert not repeats_tool_text({"to": ["a1@example.com"] * 1_000}, turn("Hello."))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_repeated"),
+    [("7.5", True), ("+7.5", True), ("7.5%", True), ("17.5", False), ("7.55", False), ("@", True)],
+)
+def test_a_value_occurs_as_a_word_of_its_own(value: str, *, is_repeated: bool) -> None:
+    assert repeats_tool_text({"id": value}, turn("27.5 x+7.5 7.5% 7.5a +7.5. @")) is is_repeated
+    assert not repeats_tool_text({"id": "x.5"}, turn("ax.5 x.5a x. 5"))
 
 
 REJECTION = "User rejected the tool call for `refund`"
