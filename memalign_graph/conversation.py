@@ -1,7 +1,7 @@
 """What a gate reads from a conversation, and the messages it writes."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
@@ -54,6 +54,7 @@ class Turn:
     is_last_question: bool = False  # whether that message is known to be the last question
     state: TurnState = field(default_factory=dict)
     has_unmarked_drafts: bool = False  # critiques have a key of their own, and mark no draft
+    sent_back: Collection[str] = ()  # ids of such drafts, as far as gates recorded them
     structured: Any = None  # an agent's structured response, which replaces its text
 
     @property
@@ -68,7 +69,12 @@ class Turn:
 
 
 def read_turn(
-    messages: Any, state: TurnState, *, has_unmarked_drafts: bool = False, structured: Any = None
+    messages: Any,
+    state: TurnState,
+    *,
+    has_unmarked_drafts: bool = False,
+    sent_back: Collection[str] = (),
+    structured: Any = None,
 ) -> Turn:
     """Return the current turn, without the state of another one."""
     messages = messages if isinstance(messages, list | tuple) else ()
@@ -78,7 +84,7 @@ def read_turn(
     if state.get("turn", asked_id) != asked_id:
         state = {}
     is_last = questions[-1:] == [asked_id]
-    return Turn(messages, asked_id, is_last, state, has_unmarked_drafts, structured)
+    return Turn(messages, asked_id, is_last, state, has_unmarked_drafts, sent_back, structured)
 
 
 def is_question(message: Any, asked_id: str | None = None) -> bool:
@@ -160,11 +166,17 @@ def critique_text(
 def fallback_messages(turn: Turn, fallback: str) -> list[BaseMessage]:
     """Replace a turn's last answer, its drafts and their critiques by a text."""
     begins = [place for place, each in enumerate(turn.messages) if each.id == turn.asked_id]
-    messages = judged_messages(turn.messages[begins[-1] + 1 if begins else 0 :])
-    last = range(len(messages) - len(last_answer(messages)), len(messages))
-    replaced = sorted({*_drafts(messages, turn), *last})
-    removed = [RemoveMessage(str(messages[place].id)) for place in replaced]
+    written = turn.messages[begins[-1] + 1 if begins else 0 :]
+    removed = [RemoveMessage(message_id) for message_id in rejected_ids(written, turn)]
     return [*removed, AIMessage(fallback, additional_kwargs={_SOURCE: _GATE_SOURCE})]
+
+
+def rejected_ids(messages: Sequence[Any], turn: Turn) -> list[str]:
+    """Return the ids of the last answer, and of the drafts and critiques before it."""
+    judged = judged_messages(messages)
+    last = range(len(judged) - len(last_answer(judged)), len(judged))
+    ids = (judged[place].id for place in sorted({*_drafts(judged, turn), *last}))
+    return [message_id for message_id in ids if message_id is not None]
 
 
 def judged_messages(messages: Sequence[Any]) -> list[BaseMessage]:
@@ -174,19 +186,23 @@ def judged_messages(messages: Sequence[Any]) -> list[BaseMessage]:
 
 def _drafts(messages: Sequence[Any], turn: Turn) -> set[int]:
     """Return the places of answers that a gate sent back, and of its critiques."""
-    places: set[int] = set()
+    # A writer may replace a draft under its id.
+    before = messages[: len(messages) - len(last_answer(messages))]
+    places = {place for place, message in enumerate(before) if message.id in turn.sent_back}
+    is_unrecorded = turn.has_unmarked_drafts and not turn.sent_back
+    unmarked: set[int] = set()  # of the turn
     answered: int | None = None  # the place of the turn's latest answer
     for place, message in enumerate(messages):
         is_asked = is_question(message, turn.asked_id)
         if isinstance(message, HumanMessage) and is_from_gate(message) and not is_asked:
             places |= {*range(place - len(last_answer(messages[:place])), place + 1)}
-        # Also those that another gate sent back.
-        if turn.has_unmarked_drafts and isinstance(message, AIMessage) and not _calls(message):
-            places |= set() if answered is None else {answered}
+        if is_unrecorded and isinstance(message, AIMessage) and not _calls(message):
+            unmarked |= set() if answered is None else {answered}
             answered = place
         elif is_asked:
-            answered = None
-    return places
+            places |= unmarked
+            unmarked, answered = set(), None
+    return places | unmarked if turn.is_revised else places
 
 
 def last_answer(messages: Sequence[Any]) -> list[BaseMessage]:

@@ -1,5 +1,6 @@
 """Gates as nodes: what a gate adds to a graph, and what it checks there."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, get_type_hints
@@ -19,6 +20,7 @@ from memalign_graph.settings import Gate, GateOptions
 from memalign_graph.types import Criterion
 
 _TURN_START_SUFFIX = ".before_turn"
+_SENT_BACK = "_quality_gates_sent_back"  # ids of drafts that no critique marks, for all gates
 
 
 def keep_last(_old: Any, new: Any) -> Any:
@@ -71,7 +73,10 @@ class GateNode(RunnableLambda[Any, Any]):
             verdict = _last_verdict(state, gate.name)
             turn_state = {name: verdict[name] for name in COUNTED if name in verdict}
         turn = conversation.read_turn(
-            messages, turn_state, has_unmarked_drafts=self.critique_key is not None
+            messages,
+            turn_state,
+            has_unmarked_drafts=self.critique_key is not None,
+            sent_back=conversation.read_key(state, _SENT_BACK) or (),
         )
         is_uncounted = self._state_schema is None and not turn_state
         if is_uncounted and conversation.is_revision_request(turn.messages, gate.name):
@@ -90,6 +95,8 @@ class GateNode(RunnableLambda[Any, Any]):
         if self.critique_key is not None and (revises or turn.is_revised):
             # Another gate's critique may be in the key: only that gate removes it.
             update[self.critique_key] = verdict["critique"] if revises else ""
+        if revises and self.critique_key is not None and self._state_schema is not None:
+            update[_SENT_BACK] = dict.fromkeys(conversation.rejected_ids(turn.messages, turn), True)
         if messages and not (revises and self.critique_key is not None):
             update[self.messages_key] = messages
         return update
@@ -183,7 +190,10 @@ def _add_node(builder: Graph, node: GateNode) -> None:
         added[node.critique_key] = Annotated[str, keep_last]
     public = {**added, **declared, **returned}
     # The turn's state is not returned: a gate with this name in a parent graph has its own.
-    private = {turn_key: Annotated[dict[str, Any], keep_last]}
+    private = {
+        turn_key: Annotated[dict[str, Any], keep_last],
+        _SENT_BACK: Annotated[dict[str, bool], operator.or_],
+    }
     node_input: Any = TypedDict("GateView", {**public, **private})  # type: ignore[misc] # made here
     output: Any = TypedDict("GatedOutput", public)  # type: ignore[misc] # made here
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
-from langgraph.graph import END, MessagesState, add_messages
+from langgraph.graph import END, START, MessagesState, StateGraph, add_messages
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
@@ -18,6 +18,7 @@ from tests.integration_tests.gates.support import (
     LENGTH,
     QUESTION,
     REASON,
+    Builder,
     Counted,
     Kept,
     WithCritique,
@@ -30,11 +31,12 @@ from tests.integration_tests.gates.support import (
     inputs,
     judge_rule,
     models,
+    outputs,
     texts,
     wired,
     writing,
 )
-from tests.loopback import Rule
+from tests.loopback import ChatRequest, Rule
 
 AGAIN = "The cup is broken."
 LATER = "A colleague will write to you today."
@@ -201,6 +203,34 @@ async def test_fallback_replaces_the_turns_drafts_and_critiques(bench: Bench, ke
     assert texts(result["messages"]) == [QUESTION, LATER, "And now?", "Draft 3."]
 
 
+@pytest.mark.parametrize("is_sent_back", [False, True])
+async def test_another_nodes_message_is_no_draft(bench: Bench, *, is_sent_back: bool) -> None:
+    """Critiques have a key of their own, and the first gate sends one draft back or none."""
+    asks_tone = CRITERION.instructions
+
+    def objects(chat: ChatRequest) -> bool:
+        return asks_tone in chat.text and "Draft 1." in chat.text and is_sent_back
+
+    bench.server.rules = [Rule(objects, value=False), judge_rule(asks_tone, True), *always(False)]
+    builder: Builder = StateGraph(WithCritique)
+    found = [CALLING, ToolMessage("Lost.", tool_call_id="1"), AIMessage("It was lost.")]
+    builder.add_node("research", lambda _: {"messages": found})
+    builder.add_node("write", Writer())
+    builder.add_edge(START, "research")
+    builder.add_edge("research", "write")
+    keyed: dict[str, Any] = {"critique_key": "critique", "fallback": LATER}
+    gate_on(bench, builder, name="tone", accept="short", **keyed)
+    gate_on(bench, builder, LENGTH, after=None, revise=None, name="short", **keyed)
+    result = await bench.invoke(bench.compile(builder), asked())
+    assert texts(result["messages"]) == [QUESTION, "", "Lost.", "It was lost.", LATER]
+    seen = outputs(bench.server)
+    assert len(seen) == (3 if is_sent_back else 2)
+    assert all("It was lost." in judged for judged in seen)
+    assert ["Draft 1." in judged for judged in seen[1:]] == (
+        [False] * 2 if is_sent_back else [True]
+    )
+
+
 async def test_fallback_does_not_replace_an_answer_that_continues_unjudged(bench: Bench) -> None:
     bench.server.rules = [Rule(lambda _: True, reply=DOWN)]
     graph = gated(bench, Writer("So sorry!"), on_judge_error="open", fallback=LATER)
@@ -234,7 +264,7 @@ TURNS: dict[str, tuple[list[Any], dict[str, Any], list[str]]] = {
         {},
         ["7 tokens", "Saved"],
     ),
-    "a draft without a mark": (DRAFTS, {"has_unmarked_drafts": True}, []),
+    "no draft": (DRAFTS, {"has_unmarked_drafts": True}, ["Wait."]),
 }
 
 

@@ -246,15 +246,25 @@ def test_a_tools_result_that_was_sent_back_is_a_step(*, is_structured: bool) -> 
     assert example_in([ASKED, *steps, *steps], "turn", has_unmarked_drafts=True) == twice
 
 
-def test_last_answer_of_each_turn_counts_if_critiques_have_their_own_key() -> None:
-    first = [HumanMessage("Hi"), AIMessage("Yo"), AIMessage("Yes?")]
-    now = [ASKED, CALLING, FOUND, AIMessage("a"), CALLING, FOUND, AIMessage("b")]
-    for is_marked, answers in ((False, ["Yes?", "b"]), (True, ["Yo", "Yes?", "a", "b"])):
-        extracted = example_in([*first, *now], "turn", has_unmarked_drafts=not is_marked)
-        assert isinstance(extracted, Example)
-        messages = [*extracted.inputs, *extracted.outputs]
-        texts = [message["content"] for message in messages if message["role"] == "assistant"]
-        assert [text for text in texts if text != "I look it up."] == answers
+@pytest.mark.parametrize(
+    ("revised", "fields", "answers"),
+    [
+        (True, {"has_unmarked_drafts": False}, ["Yo", "Yes?", "a", "b"]),
+        (True, {"has_unmarked_drafts": True}, ["Yes?", "b"]),
+        (False, {"has_unmarked_drafts": True}, ["Yes?", "a", "b"]),
+        (True, {"has_unmarked_drafts": True, "sent_back": ["1"]}, ["Yes?", "a", "b"]),
+        (False, {"has_unmarked_drafts": True, "sent_back": ["2", "3"]}, ["Yo", "Yes?", "b"]),
+    ],
+)
+def test_drafts_that_no_critique_marks(*, revised: bool, fields: Any, answers: list[str]) -> None:
+    """What gates recorded counts, or else the last answer of each earlier and revised turn."""
+    first = [HumanMessage("Hi"), AIMessage("Yo", id="1"), AIMessage("Yes?")]
+    now = [ASKED, CALLING, FOUND, AIMessage("a", id="2"), CALLING, FOUND, AIMessage("b", id="3")]
+    state = {"status": "revise"} if revised else {}
+    seen = what_gate_sees(read_turn([*first, *now], state, **fields), "messages", "turn") or {}
+    messages = [*seen["inputs"], *seen["outputs"]]
+    texts = [message["content"] for message in messages if message["role"] == "assistant"]
+    assert [text for text in texts if text != "I look it up."] == answers
 
 
 class Form(BaseModel):
