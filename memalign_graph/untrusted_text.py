@@ -40,7 +40,7 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     since = messages_since_question(messages)
     returned = [_with_words(text) for message in since for text in _returned_texts(message)]
     written = [_with_words(each.text, is_users=True) for each in messages if is_question(each)]
-    return (len(values) >= _MAX_DESTINATIONS and bool(returned)) or any(
+    return (len(values) > _MAX_DESTINATIONS and bool(returned)) or any(
         _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
     )
 
