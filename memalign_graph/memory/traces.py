@@ -10,24 +10,25 @@ from memalign_graph.memory.facts import Item
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case bytes():
-            yield value.decode(errors="ignore")
-        case Mapping():
-            for key, item in value.items():
-                yield from texts_in(key)
-                yield from texts_in(item)
-        case list() | tuple() | set() | frozenset():
-            for item in value:
-                yield from texts_in(item)
-        case BaseModel():
-            yield from texts_in(dict(value))
-        case None | bool() | int() | float():
-            pass
-        case _:
-            yield repr(value)
+    """Yield all texts in a value, in any order."""
+    parts = [value]  # not recursive: a purge reads thousands of judgments
+    while parts:
+        match parts.pop():
+            case str() as text:
+                yield text
+            case None | bool() | int() | float():
+                pass
+            case bytes() as data:
+                yield data.decode(errors="ignore")
+            case dict() | Mapping() as part:
+                parts += part.keys()
+                parts += part.values()
+            case list() | tuple() | set() | frozenset() as part:
+                parts += part
+            case BaseModel() as part:
+                parts.append(dict(part))
+            case part:
+                yield repr(part)
 
 
 def without_traces(episode: Mapping[str, Any], ids: AbstractSet[str]) -> Item | None:

@@ -346,7 +346,7 @@ class MemoryView:
             said = said_by.get(key, "")
             texts = texts_in(row.content.get("judgment"))
             ids = {text for text in texts if erased_by.get(text, "") > said}
-            if content := without_traces(row.content, ids):
+            if ids and (content := without_traces(row.content, ids)):
                 record = {**row.record(), "episode": content}
                 self._rows[key] = EpisodeRow.of(record, self._embedder)
 
