@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Any
 
 from pydantic import BaseModel
@@ -10,7 +11,7 @@ from memalign_graph.memory.facts import Item
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield all texts in a value, in any order."""
+    """Yield all texts in a value, in their order."""
     parts = [value]  # not recursive: a purge reads thousands of judgments
     while parts:
         match parts.pop():
@@ -21,10 +22,9 @@ def texts_in(value: Any) -> Iterator[str]:
             case bytes() as data:
                 yield data.decode(errors="ignore")
             case dict() | Mapping() as part:
-                parts += part.keys()
-                parts += part.values()
+                parts += [*chain.from_iterable(part.items())][::-1]
             case list() | tuple() | set() | frozenset() as part:
-                parts += part
+                parts += [*part][::-1]
             case BaseModel() as part:
                 parts.append(dict(part))
             case part:
