@@ -410,8 +410,7 @@ async def judge_one(step: NodeCall) -> StateUpdate:
         memory = (await judging.assemble_guidelines(own))["judge_memory"]
         with_vector = {**memory, "vector": judge_run["vector"]}
         update = await judging.judge_example(
-            replace(step, state={**step.state, "judge_memory": with_vector}),
-            refreshes=False,  # `retrieve` has
+            replace(step, state={**step.state, "judge_memory": with_vector})
         )
     except MemAlignError as error:
         _log_or_raise(name, error)

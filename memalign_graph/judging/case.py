@@ -107,19 +107,13 @@ class Retrieved(FrozenModel):
         }
 
     @classmethod
-    async def load(
-        cls, io: IO, access: MemoryAccess, fields: Mapping[str, Any], *, refreshes: bool = True
-    ) -> "Retrieved":
-        """Load the episodes and guidelines that the ids name, except those removed since.
-
-        Without `refreshes`, removals since the last read of the memory are missed.
-        """
+    async def load(cls, io: IO, access: MemoryAccess, fields: Mapping[str, Any]) -> "Retrieved":
+        """Load the episodes and guidelines that the ids name, except those removed since."""
         fields = {"recalled": [], "guidelines": [], "relevant": [], **fields}
         episode_ids = [key for case in fields["recalled"] for key in case["episodes"]]
         by_id: dict[str, Guideline] = {}
         if episode_ids or fields["guidelines"] or fields["relevant"]:
-            if refreshes:  # the run may have been paused, or another worker may have begun it
-                await access.refresh(io)
+            await access.refresh_if_old(io)  # the run may have been paused
             active = await access.guidelines_at(io, fields["version"])
             by_id = {guideline.id: guideline for guideline in active.guidelines}
         for name in ("guidelines", "relevant"):

@@ -67,6 +67,9 @@ _WAIT_TIMEOUT_S = 20.0
 
 _PAUSE_S = 0.005
 
+_MAX_AGE_S = 1.0
+"""How old a view may be in the later steps of a run: a read takes two round trips to a database."""
+
 
 @dataclass(frozen=True)
 class MemoryAccess:
@@ -81,6 +84,11 @@ class MemoryAccess:
     def view(self) -> MemoryView:
         """The process's view of the memory, as last refreshed; kept in use by this object."""
         return get_view(self.store, self.layout, self.embedder.id)
+
+    async def refresh_if_old(self, io: IO) -> None:
+        """Refresh the view unless it was read within the last second."""
+        if time.monotonic() - self.view.read_at_s > _MAX_AGE_S:
+            await self.refresh(io)
 
     async def refresh(self, io: IO) -> MemoryView:
         view = self.view
@@ -98,6 +106,7 @@ class MemoryAccess:
                 vars(self).pop("view", None)
                 return await self.refresh(io)
             await self._add(io, head, facts, {}, {})
+        view.read_at_s = time.monotonic()
         return view
 
     async def _read(self, io: IO, head: str | None) -> None:

@@ -75,6 +75,8 @@ class MemoryView:
         """Why the embeddings refused texts, by vector key; those do not count as missing."""
         self.head: str | None = None
         """The head when the facts were read; empty after a write, which may have been cut off."""
+        self.read_at_s = float("-inf")
+        """When the head was last read, by the process's monotonic clock."""
         self.latest_fact_id = ""
         self._embedder = embedder
         self._lock = threading.Lock()

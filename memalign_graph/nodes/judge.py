@@ -42,10 +42,10 @@ async def assemble_guidelines(call: NodeCall) -> StateUpdate:
     return {"judge_memory": {**fitted.to_json(), **update, "wordings": wordings}}
 
 
-async def judge_example(call: NodeCall, *, refreshes: bool = True) -> StateUpdate:
+async def judge_example(call: NodeCall) -> StateUpdate:
     """Judge; without a review, what memory recalled is dropped."""
     fields = require_channel(call.state, "judge_memory")
-    retrieved = await Retrieved.load(call.io, call.access, fields, refreshes=refreshes)
+    retrieved = await Retrieved.load(call.io, call.access, fields)
     judgment = await run_judge(Case(call, call.example, retrieved))
     mode = call.settings["review"] if call.resources.review is not None else "never"
     if mode != "uncertain":  # else it is emitted when the review is decided

@@ -116,8 +116,8 @@ def distill_prompt(
     )
     cases: list[list[Episode]] = []
     tokens_left = budget
-    most_experts = max(budget // 3 // _EXPERT_TOKENS, 1)
-    for case in [case[:most_experts] for case in group_by_example(episodes)]:
+    max_experts = max(budget // 3 // _EXPERT_TOKENS, 1)
+    for case in [case[:max_experts] for case in group_by_example(episodes)]:
         tokens_left -= feedback_tokens(case)
         if cases and tokens_left < 0:
             break
@@ -172,10 +172,10 @@ def feedback_tokens(case: Sequence[Episode]) -> int:
     """Estimate the tokens of the feedback on one case, in the prompt and in the answer."""
     example = case[0].example
     values = [example.inputs, example.outputs, example.reference_outputs]
-    most = 3 * _FIELD_TOKENS
-    of_example = sum(fences.sent_tokens(value, most) for value in values if value is not None)
+    max_tokens = 3 * _FIELD_TOKENS
+    of_example = sum(fences.sent_tokens(value, max_tokens) for value in values if value is not None)
     of_words = sum(fences.sent_tokens(episode.rationale or "", _FIELD_TOKENS) for episode in case)
-    return min(of_example, most) + of_words + _EXPERT_TOKENS * len(case)
+    return min(of_example, max_tokens) + of_words + _EXPERT_TOKENS * len(case)
 
 
 def _prompt_frame(

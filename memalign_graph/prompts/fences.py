@@ -47,11 +47,11 @@ def estimate_tokens(text: str) -> int:
     return len(data) - others + math.ceil(others / 3)
 
 
-def sent_tokens(value: Any, most: int) -> int:
-    """Estimate the tokens of a value as a prompt has it, up to `most`."""
-    # More bytes than these have `most` tokens in any case.
-    text = as_text(value)[: _MAX_BYTES_PER_TOKEN * most]
-    return min(estimate_tokens(escape_tags(text)), most)
+def sent_tokens(value: Any, max_tokens: int) -> int:
+    """Estimate the tokens of a value as a prompt has it, which cuts it to `max_tokens`."""
+    # More bytes than these have `max_tokens` in any case.
+    text = as_text(value)[: _MAX_BYTES_PER_TOKEN * max_tokens]
+    return min(estimate_tokens(escape_tags(text)), max_tokens)
 
 
 def fence(tag: str, value: Any, *, max_tokens: int) -> str:

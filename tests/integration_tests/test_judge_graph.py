@@ -16,14 +16,12 @@ from memalign_graph import (
     MemAlignContext,
     Numeric,
     Pairwise,
-    create_judge_graph,
-    create_panel_graph,
     create_review_graph,
 )
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench, judgings, system_of
-from tests.loopback import ChatRequest, LoopbackServer, Rule
-from tests.unit_tests.memory.stores import WatchedStore, in_memory, reads_of
+from tests.loopback import ChatRequest, Rule
+from tests.unit_tests.memory.stores import in_memory
 
 
 async def test_graph_returns_only_the_judgment(bench: Bench) -> None:
@@ -210,7 +208,7 @@ SECRET: dict[str, Any] = {"inputs": "Jo SECRET asks.", "outputs": "Hi.", "author
 
 @pytest.mark.parametrize("before", ["assemble_guidelines", "judge", "collect_feedback"])
 async def test_paused_run_shows_nothing_that_another_worker_has_purged_since(
-    bench: Bench, before: str
+    bench: Bench, before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(bench.store, InMemoryStore)
     [episode] = await bench.remember(SECRET)
@@ -222,23 +220,8 @@ async def test_paused_run_shows_nothing_that_another_worker_has_purged_since(
     other = in_memory(bench.store)()
     memory = JudgeMemory(other, CRITERION, embeddings=bench.server.embedder())
     assert memory.forget(author="ann", purge=True).episode_ids == [episode.id]
+    monkeypatch.setattr("memalign_graph.memory.access._MAX_AGE_S", 0.0)  # as if a second had passed
     question = await bench.invoke(graph, None)
     [chat] = judgings(bench.server)
     assert ("SECRET" in chat.text) == (before == "collect_feedback")
     assert "SECRET" not in str(question["__interrupt__"])
-
-
-async def test_reads_of_the_head(server: LoopbackServer) -> None:
-    store = WatchedStore()
-    models: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
-    judge = create_judge_graph(CRITERION, **models).compile(store=store)
-    panel = create_panel_graph([CRITERION], **models).compile(store=store)
-
-    def head_reads(graph: Any) -> int:
-        store.batches.clear()
-        graph.invoke(CASE)
-        return reads_of(store.batches).count("head")
-
-    assert [head_reads(judge), head_reads(panel)] == [1, 2]
-    JudgeMemory(store, CRITERION, embeddings=server.embedder()).remember(SECRET)
-    assert [head_reads(judge), head_reads(panel)] == [2, 2]

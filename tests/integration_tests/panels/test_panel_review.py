@@ -197,10 +197,10 @@ async def test_interrupted_run_continues_without_judging_or_learning_again(bench
 async def test_earlier_judgments_are_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     judge_example = judging.judge_example
 
-    async def breaks_off(step: Any, **options: Any) -> Any:
+    async def breaks_off(step: Any) -> Any:
         if step.resources.criterion.name == "facts":
             raise StoreError("The store is down.")
-        return await judge_example(step, **options)
+        return await judge_example(step)
 
     graph = panel(bench).with_config(max_concurrency=1)
     with monkeypatch.context() as patched:

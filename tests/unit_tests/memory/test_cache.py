@@ -197,9 +197,7 @@ def test_work_that_was_done_just_before_the_lock_was_taken_is_not_repeated() -> 
     assert not lock.locked()
 
 
-def test_judgment_reads_the_head_twice_and_uses_the_version_it_names(
-    server: LoopbackServer,
-) -> None:
+def test_judgment_reads_the_head_once_and_uses_the_version_it_names(server: LoopbackServer) -> None:
     store = WatchedStore()
     there = in_memory(store)()
     models: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
@@ -213,7 +211,7 @@ def test_judgment_reads_the_head_twice_and_uses_the_version_it_names(
     graph.invoke(case)
     store.batches.clear()
     graph.invoke(case)
-    assert reads_of(store.batches) == ["head", "head"]
+    assert reads_of(store.batches) == ["head"]
 
     before = memory.version()
     judge = server.responder
