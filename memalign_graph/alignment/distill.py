@@ -232,7 +232,8 @@ def can_be_tried(
     access: MemoryAccess, chat: BaseChatModel, source: Episode | EpisodeRow | Guideline
 ) -> bool:
     """Return whether the source's attempts are not used up since it last changed."""
-    return bool(_attempts_left(access, chat, source))
+    # Mostly nothing has failed; the ids of attempts take longer than reading the feedback.
+    return not access.view.has_failures() or bool(_attempts_left(access, chat, source))
 
 
 def count_unused(

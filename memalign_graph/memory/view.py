@@ -128,6 +128,10 @@ class MemoryView:
         with self._lock:
             return set(self._state.pending)
 
+    def has_failures(self) -> bool:
+        """Return whether any attempt to distill something has failed."""
+        return bool(self._state.failed_attempts)
+
     def has_failed(self, attempt: str) -> bool:
         return attempt in self._state.failed_attempts
 
