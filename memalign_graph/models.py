@@ -452,11 +452,12 @@ def model_key(model: BaseChatModel) -> str:
 
 
 def _json(settings: Any) -> str:
+    # Clients and API keys have no place in a key.
     return json.dumps(_settings_in(settings), sort_keys=True, skipkeys=True, default=lambda _: None)
 
 
 def _settings_in(value: Any) -> Any:
-    """Return settings as JSON; clients, API keys and other objects are left to `json.dumps`."""
+    """Return settings with enums, models and dataclasses as JSON."""
     match value:
         case Enum():
             return value.value

@@ -63,8 +63,10 @@ _LEARNING = ("learn_from", "guard", "batch_size", "replay_cases", "judge_cases")
 def _valid_cache(cache: Any) -> Any:
     if not (cache is None or isinstance(cache, BaseStore | str | Path)):
         raise ValueError(f"give a LangGraph store, or the path of a file, not {cache!r}.")
-    if isinstance(cache, str | Path) and ("://" in str(cache) or os.path.isdir(cache)):  # noqa: PTH112 - is_dir() raises for long names
-        raise ValueError("a folder or URL can't be used: give the path of a file.")
+    if isinstance(cache, str | Path):
+        is_folder = os.path.isdir(cache)  # noqa: PTH112 - `Path.is_dir` raises for long names
+        if is_folder or "://" in str(cache):
+            raise ValueError("a folder or URL can't be used: give the path of a file.")
     return cache
 
 
