@@ -402,6 +402,8 @@ def _plain(value: Any) -> Any:
         return embedder_id(value)
     if isinstance(value, CodeType):  # also of a comprehension inside a function
         return [value.co_code.hex(), value.co_names, _plain(value.co_consts)]
+    if isinstance(value, frozenset | bytes):  # as in `text in {"a", "b"}`
+        return sorted(map(repr, value)) if isinstance(value, frozenset) else value.hex()
     if isinstance(value, dict):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

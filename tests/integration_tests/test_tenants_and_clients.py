@@ -287,6 +287,8 @@ def test_embeddings_that_differ_have_different_names() -> None:
         lambda texts: [[len(text) % 5] for text in texts],
         lambda texts: [[len(text) % 3] for text in texts],
         lambda texts: [[len(text) // 3] for text in texts],
+        lambda texts: [[text in {"a", "b"}] for text in texts],
+        lambda texts: [[text in {"a", "c"}] for text in texts],
     ]
     assert len(set(map(embedder_id, different))) == len(different)
     assert embedder_id(at_the_top).endswith("at_the_top")
