@@ -74,7 +74,7 @@ def test_commands_run_on_the_files_that_a_page_shows(
     server.rules.append(Rule(when=lambda request: "Sorry" not in request.text, value=False))
     for language, title, text in blocks(page):
         if title:
-            (tmp_path / title).write_text(text, encoding="utf-8")
+            (tmp_path / Path(title).name).write_text(text, encoding="utf-8")
         for line in text.replace("\\\n", "").splitlines() if language == "bash" else ():
             command, *arguments = shlex.split(line.partition(" > ")[0])
             assert command == "memalign"
