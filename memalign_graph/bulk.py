@@ -29,7 +29,7 @@ from memalign_graph.errors import (
     excerpt,
     write_errors,
 )
-from memalign_graph.evidence.verdicts import asks_checks
+from memalign_graph.evidence.confidence import asks_checks
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.judging.case import Case, Retrieved, prepare_example, retrieve

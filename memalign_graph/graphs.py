@@ -9,9 +9,14 @@ from typing_extensions import TypedDict, Unpack
 
 from memalign_graph import settings
 from memalign_graph import state as schemas
-from memalign_graph.nodes import review as asking
 from memalign_graph.nodes.judge import assemble_guidelines, judge_example, retrieve_episodes
-from memalign_graph.nodes.review import commit_memory, distill_feedback
+from memalign_graph.nodes.learn import (
+    clarify_feedback,
+    commit_memory,
+    distill_feedback,
+    question_feedback,
+)
+from memalign_graph.nodes.review import collect_feedback, decide_review, find_the_judgment
 from memalign_graph.runtime import JudgeResources, Node, State
 from memalign_graph.scales import require_bool
 from memalign_graph.types import Criterion, Feedback, Judgment
@@ -54,7 +59,7 @@ class JudgeNodes:
         self.retrieve_episodes = Node(retrieve_episodes, resources, is_first=True, tags=tags)
         self.assemble_guidelines = Node(assemble_guidelines, resources, tags=tags)
         self.judge = Node(judge_example, resources, name="judge", tags=tags)
-        self.collect_feedback = Node(asking.collect_feedback, resources, tags=tags)
+        self.collect_feedback = Node(collect_feedback, resources, tags=tags)
         self.distill_feedback = Node(distill_feedback, resources, tags=tags)
         self.commit_memory = Node(commit_memory, resources, tags=tags)
 
@@ -116,7 +121,7 @@ def create_review_graph(
     resources = JudgeResources(built, review)
     builder = new_builder(resources, schemas.ReviewRunState, schemas.ReviewOutput)
     add_judging(builder, resources)
-    builder.add_node(Node(asking.collect_feedback, resources))
+    builder.add_node(Node(collect_feedback, resources))
     # The function is called on an edge, since `collect_feedback` runs again when it is resumed.
     decide: Any = review
     review_route = route_to_review(lambda state: decide(Judgment.model_validate(state["judgment"])))
@@ -124,7 +129,7 @@ def create_review_graph(
     destinations = ["collect_feedback", END]
     builder.add_conditional_edges("judge", review_route, [*measured, *destinations])
     if measured:
-        builder.add_node(Node(asking.decide_review, resources))
+        builder.add_node(Node(decide_review, resources))
         builder.add_conditional_edges("decide_review", review_route, destinations)
     add_learning(builder, resources, after="collect_feedback", clarify=clarify)
     return builder
@@ -151,7 +156,7 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOp
     builder = new_builder(
         resources, schemas.FeedbackState, schemas.ReviewOutput, schemas.LaterFeedback
     )
-    builder.add_node(Node(asking.find_the_judgment, resources, name="find_judgment", is_first=True))
+    builder.add_node(Node(find_the_judgment, resources, name="find_judgment", is_first=True))
     builder.add_edge(START, "find_judgment")
     add_learning(builder, resources, after="find_judgment")
     return builder
@@ -279,8 +284,8 @@ def add_learning(
     destinations = [*question, "distill_feedback", "commit_memory", END]
     builder.add_conditional_edges(after, choose_next_node, destinations)
     if clarify:
-        builder.add_node(Node(asking.question_feedback, resources))
-        builder.add_node(Node(asking.clarify_feedback, resources))
+        builder.add_node(Node(question_feedback, resources))
+        builder.add_node(Node(clarify_feedback, resources))
         destinations = ["clarify_feedback", "distill_feedback"]
         builder.add_conditional_edges("question_feedback", after_question, destinations)
         builder.add_edge("clarify_feedback", "distill_feedback")

@@ -27,7 +27,8 @@ from memalign_graph.judging.case import Retrieved, prepare_example, retrieve
 from memalign_graph.memory.index import encode_vector
 from memalign_graph.memory.recall import decode_optional_vector, embed_once
 from memalign_graph.nodes import judge as judging
-from memalign_graph.nodes.review import commit_memory, distill_feedback, make_feedback
+from memalign_graph.nodes.learn import commit_memory, distill_feedback
+from memalign_graph.nodes.review import make_feedback
 from memalign_graph.panel_form import check_names, panel_form
 from memalign_graph.runtime import (
     DEFAULT_MAX_CONCURRENCY,

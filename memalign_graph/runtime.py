@@ -15,7 +15,7 @@ from langgraph.store.base import BaseStore
 from memalign_graph import models
 from memalign_graph.asking import with_schema
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
-from memalign_graph.evidence.verdicts import asks_checks
+from memalign_graph.evidence.confidence import asks_checks
 from memalign_graph.io import IO, AsyncIO, SyncIO, run_sync
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, MemoryLayout

@@ -31,7 +31,7 @@ from memalign_graph import (
     create_judge_graph,
     create_review_graph,
 )
-from memalign_graph.evidence import verdicts
+from memalign_graph.evidence import confidence
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson
@@ -219,7 +219,7 @@ def environment_server(
 def server(
     running_server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LoopbackServer]:
-    monkeypatch.setattr(verdicts, "_without_logprobs", {})  # cached for the life of the process
+    monkeypatch.setattr(confidence, "_without_logprobs", {})  # cached for the life of the process
     running_server.reset()
     yield running_server
     errors = list(running_server.errors)

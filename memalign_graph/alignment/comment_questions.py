@@ -18,7 +18,7 @@ from memalign_graph.agreement import value_or_none
 from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import ChatModelError, ModelAnswerError, excerpt
 from memalign_graph.evidence.checks import YES_THRESHOLD, ask_questions, ask_yes_or_no
-from memalign_graph.evidence.verdicts import log_odds
+from memalign_graph.evidence.confidence import log_odds
 from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess

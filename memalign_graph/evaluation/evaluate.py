@@ -33,8 +33,8 @@ from memalign_graph.evaluation.report import (
     Report,
     RunSettings,
 )
+from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.deciding import current_evidence_model
-from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.feedback import remember

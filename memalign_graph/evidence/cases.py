@@ -16,8 +16,8 @@ from memalign_graph.agreement import (
     is_ordered,
     value_or_none,
 )
+from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.regression import Floats
-from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.memory.index import Vector
 from memalign_graph.memory.memory_state import EpisodeRow, PastVerdict
 from memalign_graph.memory.view import MemoryView

@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage
 from memalign_graph.agreement import value_or_none
 from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError, is_about_prompt
-from memalign_graph.evidence.verdicts import (
+from memalign_graph.evidence.confidence import (
     ask_with_logprobs,
     token_probabilities,
     usable_logprob_model,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from memalign_graph.evidence.confidence import log_odds
 from memalign_graph.evidence.regression import Floats
-from memalign_graph.evidence.verdicts import log_odds
 
 MIN_CALIBRATING = 20  # past decisions
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import load_cases
+from memalign_graph.evidence.confidence import Decision, RawVerdict
 from memalign_graph.evidence.evidence_model import EvidenceModel, Kind
 from memalign_graph.evidence.threshold import Trust, find_threshold
-from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.identity import draw
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess

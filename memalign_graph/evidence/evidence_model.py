@@ -26,6 +26,7 @@ from memalign_graph.evidence.comparison import (
     judge_coefficient,
     loses_no_class,
 )
+from memalign_graph.evidence.confidence import Decision, RawVerdict, log_odds
 from memalign_graph.evidence.regression import NO_NEIGHBORS, Floats, KernelRegression, Neighbors
 from memalign_graph.evidence.threshold import (
     LEFT_OUT_LEVEL,
@@ -33,7 +34,6 @@ from memalign_graph.evidence.threshold import (
     Trust,
     find_threshold_by_verdict,
 )
-from memalign_graph.evidence.verdicts import Decision, RawVerdict, log_odds
 from memalign_graph.memory.index import Vector
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Decide, Decider, Evidence, Neighbour, Probabilities

@@ -7,8 +7,8 @@ from typing import Any, Self
 from pydantic import Field
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError
-from memalign_graph.evidence.check_value import AnchoredCheck
-from memalign_graph.evidence.verdicts import ConfidenceMeasurement
+from memalign_graph.evidence.confidence import ConfidenceMeasurement
+from memalign_graph.evidence.value_from_checks import AnchoredCheck
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index import Vector

@@ -7,8 +7,20 @@ from typing import Any
 
 from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, ModelAnswerError
-from memalign_graph.evidence import verdicts
-from memalign_graph.evidence.check_value import (
+from memalign_graph.evidence.checks import check_case, fill_questions, probabilities
+from memalign_graph.evidence.confidence import (
+    ConfidenceMeasurement,
+    Decision,
+    RawVerdict,
+    ask_letter,
+    average_orders,
+    choose_value,
+    measure_confidence,
+    usable_logprob_model,
+    value_choices,
+    verdict_only,
+)
+from memalign_graph.evidence.value_from_checks import (
     Vote,
     add_checks,
     anchor_checks,
@@ -17,7 +29,6 @@ from memalign_graph.evidence.check_value import (
     combine_probabilities,
     explain_checks,
 )
-from memalign_graph.evidence.checks import check_case, fill_questions, probabilities
 from memalign_graph.judging.case import Answer, Case, swap_outputs
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import decode_optional_vector
@@ -51,7 +62,7 @@ async def run_judge(case: Case) -> Judgment:
     key = call.resources.judge_key(call.chat_model)
     call = replace(call, io=TracedIO(call.io, lambda: {JUDGE_KEY: key}))
     case = replace(case, call=call)
-    decide: Callable[[verdicts.RawVerdict], verdicts.Decision] = verdicts.verdict_only
+    decide: Callable[[RawVerdict], Decision] = verdict_only
     if judge.measures:
         from memalign_graph.evidence.deciding import prepare_decision  # needs numpy
 
@@ -67,7 +78,7 @@ async def run_judge(case: Case) -> Judgment:
     ask = ask_in_both_orders if judge.swap else ask_verdict
     answer = await (_ask_with_checks(case, ask) if call.asks_checks else ask(case))
     measured = answer.confidence
-    decision = decide(verdicts.RawVerdict(answer.value, measured.probabilities, measured.source))
+    decision = decide(RawVerdict(answer.value, measured.probabilities, measured.source))
     rationale = answer.rationale
     if decision.value != answer.value:
         overruled = _OVERRULED.format(scale.render(decision.value), scale.render(answer.value))
@@ -94,7 +105,7 @@ async def ask_verdict(case: Case) -> Answer:
     """Ask for a rationale and a value; a small model with decisive checks gives only the value."""
     call, retrieved = case.call, case.retrieved
     chat_model, criterion = call.chat_model, call.resources.criterion
-    if case.checks and (values := verdicts.value_choices(criterion.scale)):
+    if case.checks and (values := value_choices(criterion.scale)):
         answers = probabilities([anchored.check for anchored in case.checks])
         vote = check_vote(call.access.view, criterion.scale, answers, values, case.excluded_keys)
         if not are_decisive(case.checks, vote):
@@ -133,9 +144,9 @@ async def ask_verdict(case: Case) -> Answer:
         without_episodes = retrieved.model_copy(update={"recalled": []})
         answer = await ask_verdict(replace(case, retrieved=without_episodes))
         return replace(answer, warnings=[refused, *answer.warnings])
-    measured = verdicts.ConfidenceMeasurement()
+    measured = ConfidenceMeasurement()
     if call.judge.confidence:
-        measured = await verdicts.measure_confidence(
+        measured = await measure_confidence(
             call.io,
             chat_model,
             criterion,
@@ -161,12 +172,12 @@ async def _ask_value_only(case: Case, values: Sequence[Value], vote: Vote | None
     call = case.call
     chat_model, criterion = call.chat_model, call.resources.criterion
     scale = criterion.scale
-    model = verdicts.usable_logprob_model(chat_model)
+    model = usable_logprob_model(chat_model)
     if model is None:
         return None
     window = max_input_tokens(chat_model)
     prompt = value_prompt(criterion, case.example, values, max_input_tokens=window)
-    measured = await verdicts.ask_letter(call.io, model, scale, prompt.messages, values)
+    measured = await ask_letter(call.io, model, scale, prompt.messages, values)
     if measured.probabilities is None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
         return None
@@ -174,7 +185,7 @@ async def _ask_value_only(case: Case, values: Sequence[Value], vote: Vote | None
     if vote is not None:
         shares = combine_probabilities(shares, *vote)
     return Answer(
-        value=verdicts.choose_value(shares, values, scale),
+        value=choose_value(shares, values, scale),
         rationale=explain_checks(case.checks),
         model=model_name_of(chat_model),
         confidence=replace(measured, probabilities=shares),
@@ -200,7 +211,7 @@ async def ask_in_both_orders(case: Case) -> Answer:
     value, rationale, warning = reconcile_orders(
         scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
     )
-    measured = verdicts.average_orders(straight.confidence, swapped.confidence)
+    measured = average_orders(straight.confidence, swapped.confidence)
     warnings = filter(None, [*straight.warnings, measured.warning, warning])
     return replace(
         straight,

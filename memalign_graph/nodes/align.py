@@ -46,7 +46,7 @@ from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import index_missing
 from memalign_graph.models import is_small_model, max_input_tokens
-from memalign_graph.nodes.review import dump_operations, load_operations
+from memalign_graph.nodes.learn import dump_operations, load_operations
 from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate, require_channel
 from memalign_graph.settings import Alignment

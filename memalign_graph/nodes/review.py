@@ -1,35 +1,20 @@
-"""Nodes that ask the expert, ask a clarifying question, and learn from a reply."""
+"""Nodes that decide whether an expert is asked, ask, and read the reply as feedback."""
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
-from memalign_graph.alignment.distill import (
-    can_be_tried,
-    commit_redistilled,
-    count_unused,
-    distill_in_batches,
-    reword_pending,
-)
-from memalign_graph.asking import ask_with_retry
-from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignError
-from memalign_graph.interrupts import clarify_form, parse_review, review_form
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.interrupts import parse_review, review_form
 from memalign_graph.judging.case import Retrieved
-from memalign_graph.memory.feedback import RememberResult, order_after, remember, take_back
-from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.feedback import order_after
 from memalign_graph.memory.judgments import (
     count_asked,
     find_judgment,
     log_review,
     utc_now,
 )
-from memalign_graph.memory.learning import commit_lesson
-from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import decode_optional_vector
-from memalign_graph.models import max_input_tokens
-from memalign_graph.prompts import clarify
-from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import (
     NodeCall,
     StateUpdate,
@@ -102,56 +87,6 @@ async def collect_feedback(step: NodeCall) -> StateUpdate:
     return {"feedback": feedback, "judge_lesson": {}}
 
 
-async def question_feedback(step: NodeCall) -> StateUpdate:
-    """Ask the model for a clarifying question, if the comment needs one; a failure is a warning."""
-    if not await _has_feedback(step):
-        return {"judge_lesson": {}}
-    io, access, feedback = step.io, step.access, step.feedback
-    key = feedback.episode_id
-    clarified = clarify.already_clarified(feedback, (await access.episodes(io, [key])).get(key))
-    if clarified is not None:
-        return {"feedback": clarified.to_json(), "judge_lesson": {}}
-    # Stored before the expert is asked, who may never answer.
-    warnings = (await _store(step)).warnings
-    guidelines = await access.guidelines(io)
-    try:
-        chat = step.distill_chat_model
-        window = max_input_tokens(chat)
-        prompt = clarify.clarify_prompt(
-            step.resources.criterion, feedback, guidelines=guidelines, max_input_tokens=window
-        )
-        question, _ = await ask_with_retry(
-            io,
-            step.resources.clients.structured_model(chat, clarify.QUESTION_SCHEMA),
-            prompt.messages,
-            lambda answer, _last: clarify.parse_question(answer, prompt),
-            purpose="see whether the comment makes a guideline",
-        )
-    except MemAlignError as error:
-        warning = f"No clarifying question was asked, because the model failed: {error}"
-        logger.warning("%s", warning)
-        return {"judge_lesson": {"warnings": [*warnings, warning]}}
-    if question is None:
-        return {"judge_lesson": {"warnings": warnings}}
-    # A purge finds by this id that the thread holds the expert's comment.
-    asked = {"question": question, "episode_id": key}
-    return {"judge_lesson": {"clarification": asked, "warnings": warnings}}
-
-
-async def clarify_feedback(step: NodeCall) -> StateUpdate:
-    feedback, lesson = step.feedback, {**require_channel(step.state, "judge_lesson")}
-    question = lesson.pop("clarification")["question"]
-    form = clarify_form(step.resources.criterion, feedback, question)
-    answer = form.ask(step.settings["namespace"])
-    merged = clarify.merge_clarification(feedback, question, answer)
-    if answer:  # given now: it counts after what the expert said elsewhere in the meantime
-        answered = merged.model_copy(update={"given_at": utc_now()})
-        merged = await _order_after_known(step, answered)
-    if merged.episode_id != feedback.episode_id:  # only the answer names its author
-        lesson["replaced"] = [feedback.episode_id, feedback.given_at.isoformat()]
-    return {"feedback": merged.to_json(), "judge_lesson": lesson}
-
-
 async def find_the_judgment(step: NodeCall) -> StateUpdate:
     kept = await find_judgment(step.io, step.access, step.state.get("judgment_id", ""))
     try:
@@ -187,136 +122,20 @@ async def make_feedback(
             f"{name!r}. Answer in a graph with the former criterion, or judge the case again."
         )
     if "given_at" not in fields:
-        return (await _order_after_known(step, feedback)).to_json()
-    if await _is_forgotten(step, feedback):
+        return (await order_after_known(step, feedback)).to_json()
+    if await is_forgotten(step, feedback):
         return None
     return feedback.model_copy(update={"given_at": min(feedback.given_at, utc_now())}).to_json()
 
 
-async def _order_after_known(step: NodeCall, feedback: Feedback) -> Feedback:
+async def order_after_known(step: NodeCall, feedback: Feedback) -> Feedback:
     """Date feedback after this expert's stored feedback on the example, and after its removal."""
     view, key = await step.access.refresh(step.io), feedback.episode_id
     dates = [episode.given_at for episode in view.episodes([key]).values()]
     return order_after(max([view.forgotten_at(key), *dates]), feedback)
 
 
-async def _is_forgotten(step: NodeCall, feedback: Feedback) -> bool:
+async def is_forgotten(step: NodeCall, feedback: Feedback) -> bool:
     """Return whether feedback was forgotten since it was given."""
     view = await step.access.refresh(step.io)
     return view.forgotten_at(feedback.episode_id) > feedback.given_at
-
-
-async def _has_feedback(step: NodeCall) -> bool:
-    """Return whether the expert answered, and it was not forgotten while the run was broken off."""
-    is_answered = step.state.get("feedback") is not None
-    return is_answered and not await _is_forgotten(step, step.feedback)
-
-
-_MAX_PENDING = 20
-"""The maximum of older pending episodes that are distilled with a new one."""
-
-_NOT_DISTILLED = (
-    "Feedback {} is stored, but nothing was distilled from it. It stays pending, and the next "
-    "review or alignment distills it. {}"
-)
-
-
-async def distill_feedback(step: NodeCall) -> StateUpdate:
-    if not await _has_feedback(step):
-        return {"judge_lesson": {}}
-    io, access = step.io, step.access
-    lesson = {**require_channel(step.state, "judge_lesson")}
-    # Stored before the model is called: if that fails, the next run distills it.
-    stored = await _store(step)
-    [episode] = stored.episodes
-    if "replaced" in lesson:
-        key, given_at = lesson.pop("replaced")
-        replaced_at = datetime.fromisoformat(given_at)
-        await take_back(io, access, key, replaced_at, author=episode.author)
-    lesson = {**lesson, "warnings": [*lesson.get("warnings", []), *stored.warnings]}
-    if episode.status != "pending":
-        return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
-    view = await access.refresh(io)
-    result, rewordings, warnings = DistillResult(), DistillResult(), list[str]()
-    unused = dict[str, str]()
-    try:
-        chat = step.distill_chat_model
-        others = view.pending() - {episode.id}
-        rows = [row for row in view.rows() if row.id in others and can_be_tried(access, chat, row)]
-        # A comment says more than a value alone, of which there may be thousands.
-        rows.sort(key=lambda row: (not row.content.get("rationale"), row.given_at, row.id))
-        pending = await access.episodes(io, [row.id for row in rows[:_MAX_PENDING]])
-        waiting = [episode, *pending.values()]
-        result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
-        used = {key for operation in result.operations for key in operation.episode_ids}
-        # Pending for now: another review may be distilling it.
-        left = result.read.keys() - used
-        unused = count_unused(access, chat, [row for row in rows if row.id in left])
-        # Guidelines of feedback that this expert has replaced may have to be reworded.
-        rewordings = await reword_pending(
-            io, access, chat, limit=step.max_concurrency, max_guidelines=_MAX_PENDING
-        )
-    except (ChatModelError, InvalidInputError) as error:
-        # The expert's feedback is stored, so a later run can learn from it.
-        warnings.append(_NOT_DISTILLED.format(episode.id, error))
-        logger.warning("%s", warnings[0])
-    warnings += [*result.warnings, *rewordings.warnings]
-    learned = {
-        "operations": dump_operations(result.operations),
-        "distilled": result.read,
-        "rewordings": dump_operations(rewordings.operations),
-        "reworded": rewordings.read,
-        "skipped": [*unused],
-        "failed": [*result.failed_attempts, *unused.values(), *rewordings.failed_attempts],
-        "warnings": [*lesson["warnings"], *warnings],
-    }
-    return {"judge_lesson": {**lesson, **learned}}
-
-
-async def commit_memory(step: NodeCall) -> StateUpdate:
-    """Commit what was learned; idempotent."""
-    if not await _has_feedback(step):
-        return {"learned": None}
-    io, access, feedback = step.io, step.access, step.feedback
-    lesson = require_channel(step.state, "judge_lesson")
-    warnings = [*lesson.get("warnings", [])]
-    if feedback.agrees:  # nothing was distilled
-        stored = await _store(step)
-        warnings += stored.warnings
-        ids = [episode.id for episode in stored.episodes]
-        learned = {**await commit_lesson(io, access, [], {}), "episode_ids": ids}
-    else:
-        operations = load_operations(lesson.get("operations"))
-        learned = await commit_lesson(
-            io,
-            access,
-            operations,
-            lesson["distilled"],
-            author=feedback.author,
-            skipped_episode_ids=lesson.get("skipped", []),
-            failed=lesson.get("failed", []),
-        )
-        # Last: the operations were proposed for the earlier wordings.
-        if rewordings := load_operations(lesson.get("rewordings")):
-            reworded = await commit_redistilled(io, access, rewordings, lesson["reworded"])
-            learned["memory_version"] = reworded["memory_version"]
-        if rewordings or lesson.get("failed"):
-            # The next attempt asks the model, and does not read the answer of this one.
-            await clear_cached_replies(io, access)
-    return {"learned": {**learned, "warnings": [*warnings, *learned["warnings"]]}}
-
-
-def dump_operations(operations: Sequence[GuidelineOperation]) -> list[dict[str, Any]]:
-    return [operation.model_dump(mode="json") for operation in operations]
-
-
-def load_operations(operations: list[dict[str, Any]] | None) -> list[GuidelineOperation]:
-    return [GuidelineOperation.model_validate(fields) for fields in operations or []]
-
-
-async def _store(step: NodeCall) -> RememberResult:
-    """Store a reviewer's feedback, with the embedding that retrieval left in the state."""
-    feedback = step.feedback
-    vector = decode_optional_vector((step.state.get("judge_memory") or {}).get("vector"))
-    vectors = {} if vector is None else {feedback.example.id: vector}
-    return await remember(step.io, step.access, [feedback], known_vectors=vectors)

@@ -12,8 +12,8 @@ from memalign_graph.agreement import consensus, value_or_none, values_agree
 from memalign_graph.alignment.distill import distill_episodes
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase
+from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.deciding import current_evidence_model, fit, off_loop
-from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineTable

@@ -55,14 +55,14 @@ from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evaluation.experiment import Options
 from memalign_graph.evidence import (
     cases,
-    check_value,
     checks,
     comparison,
+    confidence,
     evidence_model,
     monitoring,
     regression,
     threshold,
-    verdicts,
+    value_from_checks,
 )
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.local.stores import POOL_SIZE
@@ -262,8 +262,8 @@ def test_documented_case_counts_match_the_code() -> None:
 
 
 def _is_used_after_failures(accepted: int) -> bool:
-    weights = check_value.weigh_check([-1.0] * accepted, [])
-    return weights.failed > check_value._MIN_WEIGHT
+    weights = value_from_checks.weigh_check([-1.0] * accepted, [])
+    return weights.failed > value_from_checks._MIN_WEIGHT
 
 
 SENTENCES: list[tuple[str, str, list[Any]]] = [
@@ -281,7 +281,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     (
         "checks",
         r"gives none (\w+) times in a row is not asked for them for (\w+) minutes",
-        [verdicts._MAX_WITHOUT_LOGPROBS, verdicts._WITHOUT_LOGPROBS_S / 60],
+        [confidence._MAX_WITHOUT_LOGPROBS, confidence._WITHOUT_LOGPROBS_S / 60],
     ),
     ("command-line", r"its first (\w+) characters", [_MIN_ID_CHARS]),
     ("confidence", r"closer to it than a (\w+) of the median", [regression._NEAR_DUPLICATE_SHARE]),
@@ -306,21 +306,24 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     ("approvals", r"kept for (\d+) days", [KEEP_CALLS.days]),
     ("checks", r"of the newest (\d+) cases that experts valued", [checks.MEASURED_CASES]),
     ("checks", r"on at least (\d+) cases: it contradicts", [memory_checks.MIN_CASES]),
-    ("checks", r"its weight, times n / \(n \+ (\d+)\)", [check_value._HALF_WEIGHT_CASES]),
-    ("checks", r"on average, times n / \(n \+ (\d+)\)", [check_value._ADDED_CASES]),
-    ("checks", r"at a logarithm of (\d+) its weight is 1", [check_value._MAX_ODDS]),
+    ("checks", r"its weight, times n / \(n \+ (\d+)\)", [value_from_checks._HALF_WEIGHT_CASES]),
+    ("checks", r"on average, times n / \(n \+ (\d+)\)", [value_from_checks._ADDED_CASES]),
+    ("checks", r"at a logarithm of (\d+) its weight is 1", [value_from_checks._MAX_ODDS]),
     (
         "checks",
         r"a weight of (\S+) or less .* at (\d+) accepted cases that all fail",
-        [check_value._MIN_WEIGHT, next(n for n in range(50) if not _is_used_after_failures(n))],
+        [
+            value_from_checks._MIN_WEIGHT,
+            next(n for n in range(50) if not _is_used_after_failures(n)),
+        ],
     ),
     (
         "checks",
         r"above the anchor by (\S+) of .* towards (\S+) of it",
-        [check_value._FIRST_SHARE, check_value._LAST_SHARE],
+        [value_from_checks._FIRST_SHARE, value_from_checks._LAST_SHARE],
     ),
-    ("checks", r"has a weight of at least (\S+) on the case", [check_value._DECISIVE_WEIGHT]),
-    ("checks", r"least to (\S+) times its own", [check_value._JUDGE_WEIGHT]),
+    ("checks", r"has a weight of at least (\S+) on the case", [value_from_checks._DECISIVE_WEIGHT]),
+    ("checks", r"least to (\S+) times its own", [value_from_checks._JUDGE_WEIGHT]),
     ("checks", r"of up to (\d+) cases in memory", [comment_questions._MAX_OTHER_CASES]),
     ("checks", r"of the (\d+) newest guidelines", [comment_questions._MAX_ACTIVE]),
     ("checks", r"of at least (\S+) counts as yes", [comment_questions._SAME_FAULT]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.nodes import review as review_nodes
+from memalign_graph.nodes import learn
 from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, Bench, distillings, judgings
 from tests.integration_tests.alignment_worker import review
 from tests.integration_tests.panels.support import TONE, reviewed
@@ -101,7 +101,7 @@ async def test_feedback_forgotten_before_the_killed_run_goes_on_stays_forgotten(
     criterion = TONE if is_panel else CRITERION
     await bench.invoke(graph, CASE)
     with monkeypatch.context() as patch:
-        patch.setattr(review_nodes, step, die)
+        patch.setattr(learn, step, die)
         with pytest.raises(KeyboardInterrupt):
             await bench.resume(graph, reply)
     assert len(await bench.episodes(criterion=criterion)) == 1

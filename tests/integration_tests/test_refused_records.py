@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from memalign_graph import ChatModelError, EmbeddingError
-from memalign_graph.evidence import verdicts
+from memalign_graph.evidence import confidence
 from memalign_graph.io import ASYNC
 from tests.conftest import CASE, DOWN, Bench, Graph, distillings, operations
 from tests.integration_tests.alignment_model import COMPARE, Model, guideline_per_topic
@@ -385,7 +385,7 @@ async def test_tables_given_again_withdraw_nothing(bench: Bench, tables: Any) ->
 
 async def test_log_probabilities_are_retried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     model = bench.server.chat_model()
-    logprob_model = verdicts.logprob_model(model)
+    logprob_model = confidence.logprob_model(model)
     assert logprob_model is not None
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -393,10 +393,10 @@ async def test_log_probabilities_are_retried(bench: Bench, monkeypatch: pytest.M
     # Three answers in a row count.
     bench.server.script("Yes", "Yes", with_logprobs("A", [("A", {"A": 0.9, "B": 0.1})]))
     for _ in range(6):
-        assert verdicts.usable_logprob_model(model) is not None
-        await verdicts.ask_with_logprobs(ASYNC, logprob_model, [HumanMessage("Well?")])
-    assert verdicts.usable_logprob_model(model) is None
+        assert confidence.usable_logprob_model(model) is not None
+        await confidence.ask_with_logprobs(ASYNC, logprob_model, [HumanMessage("Well?")])
+    assert confidence.usable_logprob_model(model) is None
     now += 599
-    assert verdicts.usable_logprob_model(model) is None
+    assert confidence.usable_logprob_model(model) is None
     now += 2
-    assert verdicts.usable_logprob_model(model) is not None
+    assert confidence.usable_logprob_model(model) is not None

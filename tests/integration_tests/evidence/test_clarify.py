@@ -8,7 +8,7 @@ import pytest
 
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.feedback import record_judgments
-from memalign_graph.nodes import review
+from memalign_graph.nodes import learn
 from tests.conftest import (
     CASE,
     COLD,
@@ -179,7 +179,7 @@ async def test_without_a_usable_question_the_words_go_on_and_it_is_said(
     graph = clarifying_graph(bench)
     await bench.invoke(graph, CASE)
     bench.server.script(*([DOWN] if failure == "down" else [FAILURES[failure]] * 2))
-    with caplog.at_level(logging.WARNING, "memalign_graph.nodes.review"):
+    with caplog.at_level(logging.WARNING, "memalign_graph.nodes.learn"):
         done = await bench.resume(graph, VAGUE)
     [warning] = done["learned"]["warnings"]
     assert warning.startswith("No clarifying question was asked, because the model failed: ")
@@ -298,7 +298,7 @@ async def test_death_after_the_answer_names_its_author(
     judgments = {comment.example_id: comment.judgment}
     run_sync(record_judgments(SYNC, bench.memory().access, judgments, replaces=True))
     with monkeypatch.context() as patch:
-        patch.setattr(review, "distill_in_batches", die)
+        patch.setattr(learn, "distill_in_batches", die)
         with pytest.raises(KeyboardInterrupt):
             await bench.resume(graph, {"rationale": ANSWER, "author": "ann"})
         with pytest.raises(KeyboardInterrupt):

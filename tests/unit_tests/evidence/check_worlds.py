@@ -9,7 +9,7 @@ import numpy as np
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Boolean, Criterion, JudgeMemory
-from memalign_graph.evidence.check_value import add_checks, anchor_checks
+from memalign_graph.evidence.value_from_checks import add_checks, anchor_checks
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.types import Check, Guideline

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.evidence.verdicts import letter_probabilities
+from memalign_graph.evidence.confidence import letter_probabilities
 
 ALTERNATIVES = [{"token": token, "logprob": math.log(p)} for token, p in (("A", 0.75), ("B", 0.25))]
 GOOD = {"token": "A", "logprob": math.log(0.75), "top_logprobs": ALTERNATIVES}

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from memalign_graph import Boolean, Categorical, Numeric
 from memalign_graph.evidence.cases import load_cases
+from memalign_graph.evidence.confidence import Decision, RawVerdict
 from memalign_graph.evidence.evidence_model import EvidenceModel
-from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.memory.facts import Fact, new_id, timestamp_us
 from memalign_graph.memory.index import text_of, vector_key
 from memalign_graph.memory.memory_state import EpisodeRow

@@ -1,4 +1,4 @@
-"""A judge's verdict: the values it chooses from, and how sure it is of one.
+"""The values a judge chooses from, and how sure it is of its verdict.
 
 After a written rationale the value's token is nearly certain, right or wrong, and a judge that
 gives its value first judges worse. So the judge is asked again for a letter alone: servers cache

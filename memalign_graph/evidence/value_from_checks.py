@@ -18,7 +18,7 @@ from math import exp, log, nan
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from memalign_graph.evidence.verdicts import log_odds
+from memalign_graph.evidence.confidence import log_odds
 from memalign_graph.memory.checks import check_answers, consensus_values
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.prompts.judge import nearest_value

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from memalign_graph import Boolean, Categorical, Guideline, JudgeMemory, Numeric, Pairwise
-from memalign_graph.evidence.check_value import (
+from memalign_graph.evidence.confidence import log_odds
+from memalign_graph.evidence.value_from_checks import (
     AnchoredCheck,
     add_checks,
     anchor_checks,
@@ -18,7 +19,6 @@ from memalign_graph.evidence.check_value import (
     weigh_check,
     worst_check_shift,
 )
-from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.scales import Scale, Value
