@@ -278,13 +278,18 @@ def _diff(before: list[T], after: list[T]) -> ItemsDiff[T]:
 async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str) -> MemoryAccess:
     """Return the memory as of its fact `newest`; later writes do not change it.
 
-    What was purged since is missing, and a warning is logged.
+    What was purged since is missing, and a warning is logged. Purged facts keep their ids.
     """
     reader = replace(access)
     view = vars(reader)["view"] = MemoryView(access.embedder.id)  # not the shared one
     await reader.refresh(io)
     if view.latest_fact_id != newest:
         facts, rows = view.facts()
+        if newest and view.unknown_facts([newest]):
+            raise InvalidInputError(
+                f"memory: that of {access.criterion.name!r} in this store has no commit {newest!r}. "
+                "Give the memory that the cases were prepared with."
+            )
         now, view = view.index, MemoryView(access.embedder.id)
         view.add([fact for fact in facts if fact.id <= newest], rows)
         missing = view.missing_texts()

@@ -295,6 +295,23 @@ async def test_purge_names_the_files_and_the_cases_are_requested_again(
     assert not any("Prompts were written" in warning for warning in purged.warnings)
 
 
+async def test_batch_of_another_memory_is_refused(bench: Bench, tmp_path: Path) -> None:
+    await learned_judge(bench)
+    batch = Batch(bench, tmp_path)
+    batch.prepare(CASES)
+    batch.round()
+    before, bench.store = bench.store, InMemoryStore()
+    again = batch.at("batch")
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match="^memory: .* has no commit"):
+            batch.collect()
+        assert not again.exists()
+        bench.memory().remember(Feedback.model_validate({**SAID, "value": True}))
+    bench.store = before
+    bench.memory().forget(author="ann", purge=True)
+    assert {type(made) for made in batch.collect()} == {UnansweredError}
+
+
 async def test_interrupted_prepare_leaves_no_file(bench: Bench, tmp_path: Path) -> None:
     """As in a power failure, where no cleanup runs."""
     batch, seen = Batch(bench, tmp_path), set[str]()

@@ -191,6 +191,16 @@ def test_file_is_judged_by_a_batch(shell: Shell) -> None:
     assert lines == at_once
 
 
+def test_batch_needs_the_memory_that_it_was_prepared_with(shell: Shell) -> None:
+    shell.align(ANN, options=["-m", "team.db"])
+    assert shell.judge(CASE, options=["--prepare", "batch.jsonl", "-m", "team.db"]).status == 0
+    shell.write("results.jsonl", "")
+    ran = shell.run(*COLLECT, "--prepare", "again.jsonl")
+    assert ran.refusal.startswith("--memory: that of 'support_tone' in this store has no commit")
+    assert "purged" not in ran.err
+    assert not (shell.folder / "again.jsonl").exists()
+
+
 def test_batch_that_was_prepared_in_python_is_collected(shell: Shell) -> None:
     model, embeddings = models_from_environment()
     judge = Judge(criterion=CRITERION, model=model, embeddings=embeddings)
