@@ -132,10 +132,8 @@ def _messages_in(value: Any, name: str) -> list[Fields] | None:
     """Return the messages in a run's input or output; None if it holds none, or more than them."""
     messages = value
     match value:
-        case {"messages": [[*first]]}:  # a model's call in LangSmith
-            messages = first
-        case {"messages": [*all_messages]} if _holds_only_messages(value):
-            messages = all_messages
+        case {"messages": [[*all_messages]] | [*all_messages]} if _holds_only_messages(value):
+            messages = all_messages  # in a list of one for a model's call in LangSmith
         case {"choices": [{"message": message}, *_]}:
             messages = [message]
         case {"generations": [[{"message": message}, *_], *_]}:
@@ -159,8 +157,9 @@ def _with_marks(message: Fields, recorded: Any) -> Fields:
 
 def _holds_only_messages(value: Mapping[str, Any]) -> bool:
     """Return whether nothing but a model's options or gates' verdicts is next to the messages."""
-    rest = [part for key, part in value.items() if key != "messages" and part]
-    are_verdicts = (isinstance(part, Mapping) and "let_through" in part for part in rest)
+    rest = (none_if_empty(part) for key, part in value.items() if key != "messages")
+    filled = (part for part in rest if part is not None)
+    are_verdicts = (isinstance(part, Mapping) and "let_through" in part for part in filled)
     return "model" in value or all(are_verdicts)
 
 

@@ -127,6 +127,24 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
             outputs={"answer": "A", "messages": [{"role": "user", "content": "Q"}]},
         ),
     ),
+    "values that are false or zero": (
+        {"messages": [[openai(ASKED)]], "items": 0},
+        {"messages": [openai(STEPS[2])], "escalated": False, "note": "", "files": {}},
+        Example(
+            inputs={"messages": [[openai(ASKED)]], "items": 0},
+            outputs={
+                "messages": [openai(STEPS[2])],
+                "escalated": False,
+                "note": "",
+                "files": {},
+            },
+        ),
+    ),
+    "empty values": (
+        {**ASKED_IN, "error": None},
+        {"messages": STEPS, "note": "", "files": {}, "todos": []},
+        judged(ASKED, *STEPS),
+    ),
     "text": ("Q", "A", Example(inputs="Q", outputs="A")),
 }
 
