@@ -116,11 +116,15 @@ def _add_assessments(
     imported: ImportedFeedback, trace: Fields, criterion: Criterion, name: str
 ) -> None:
     assessments = trace["info"].get("assessments") or []
-    overridden = [item["overrides"] for item in assessments if item.get("overrides")]
+    overrides = {
+        str(item.get("assessment_id")): item["overrides"]
+        for item in assessments
+        if item.get("overrides")
+    }
     active = [
         item
         for item in assessments
-        if item.get("valid") is not False and item.get("assessment_id") not in overridden
+        if item.get("valid") is not False and item.get("assessment_id") not in overrides.values()
     ]
     for item in assessments:
         feedback, source, reason = item.get("feedback"), item.get("source") or {}, None
@@ -141,15 +145,20 @@ def _add_assessments(
                 raise InvalidInputError(
                     f"trace {trace_id}: the assessment is an error and has no value."
                 )
-            author = source.get("source_id")
+            author, feedback_id = source.get("source_id"), item.get("assessment_id")
+            if author == _ANONYMOUS:
+                author = None
+                # The memory tells anonymous feedback apart by its id, and an override has a new one.
+                for _ in overrides:
+                    feedback_id = overrides.get(str(feedback_id), feedback_id)
             add_feedback(
                 imported,
                 criterion.scale,
                 value=none_if_empty(feedback.get("value")),
                 example=_example(trace, item.get("span_id"), active),
                 rationale=item.get("rationale"),
-                author=None if author == _ANONYMOUS else author,
-                id=item.get("assessment_id"),
+                author=author,
+                id=feedback_id,
                 given_at=item.get("last_update_time") or item.get("create_time"),
             )
 

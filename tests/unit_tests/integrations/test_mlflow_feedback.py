@@ -47,6 +47,18 @@ def test_overridden_and_automatic_assessments_do_not_count() -> None:
     assert parsed.passed_over == {"it was overridden by another": 1, by_judge: 1}
 
 
+def test_anonymous_override_replaces_the_feedback_it_corrects() -> None:
+    anonymous = {"source": {"source_type": "HUMAN", "source_id": "default"}}
+    first = assessment(**anonymous)
+    second = assessment(**anonymous, assessment_id="a-2", overrides="a-1")
+    last = assessment(**anonymous, assessment_id="a-3", overrides="a-2", feedback={"value": False})
+    other = assessment(**anonymous, assessment_id="a-4")
+    [before] = read(trace(first)).feedback
+    after, another = read(trace(last, second, first, other)).feedback
+    assert (after.value, after.episode_id) == (False, before.episode_id)
+    assert another.episode_id != before.episode_id
+
+
 def test_expectations_of_a_judge_and_overridden_ones_are_not_used_as_reference() -> None:
     person = {"source": {"source_type": "HUMAN"}, "expectation": {"value": "x"}}
     written = [
