@@ -215,7 +215,7 @@ def _json_lines(text: str, _: str) -> list[Record]:
 
 
 def _json(text: str, where: str) -> list[Record]:
-    """Read records, or a table in any of pandas' orientations."""
+    """Read records, or a table in any of pandas' orientations with a numeric index."""
     content = _parsed(text) if text.strip() else []
     rows: list[Any] = [content]
     match content:
@@ -227,10 +227,16 @@ def _json(text: str, where: str) -> list[Record]:
             pass
         case dict() if content and all(isinstance(part, dict) for part in content.values()):
             first, *others = content.values()
-            if _are_indexes(first) and all(part.keys() == first.keys() for part in others):
+            is_regular = all(part.keys() == first.keys() for part in others)
+            if _are_indexes(first) and is_regular:
                 rows = [{name: part[key] for name, part in content.items()} for key in first]
             elif _are_indexes(content):
                 rows = [first, *others]
+            elif others and is_regular and len(first) > 1:
+                raise InvalidInputError(
+                    f"{where}: this may be one record, or a table whose index is no number. Write "
+                    'a table by df.to_json(path, orient="records"), and one record in a list.'
+                )
     return [(at, _object(row)) for at, row in _numbered(rows)]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import pandas as pd
 import pytest
 
 from memalign_graph import Boolean, Categorical, InvalidInputError, Numeric
@@ -95,6 +96,16 @@ def test_one_record_whose_fields_are_objects_is_no_table(tmp_path: Path) -> None
     text = '{"inputs": {"text": "Hi"}, "outputs": {"text": "Hello"}}'
     [row] = read_text(tmp_path, text, name="f.json")
     assert row == {"inputs": {"text": "Hi"}, "outputs": {"text": "Hello"}}
+
+
+@pytest.mark.parametrize("orientation", ["columns", "index"])
+@pytest.mark.parametrize("index", [["r-1", "r-2"], [-1, 2]])
+def test_table_with_an_index_of_text_is_not_one_record(
+    tmp_path: Path, orientation: Any, index: list[Any]
+) -> None:
+    table = pd.DataFrame({"inputs": ["Hi", "Hey"], "outputs": ["Ho", "No"]}, index=index)
+    with pytest.raises(InvalidInputError, match=r'f\.json: this may be .* orient="records"'):
+        read_text(tmp_path, table.to_json(orient=orientation), name="f.json")
 
 
 def test_integers_that_pandas_made_floats_are_restored(tmp_path: Path) -> None:
