@@ -83,6 +83,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda judgments: judgments["mood"].value is False, KeyError, "mood"),
     (lambda judgments: {**judgments, "tone": {}}["tone"]["facts"], KeyError, "facts"),
     (Later(), InvalidInputError, "review: give a plain function"),
+    (lambda _: "no", InvalidInputError, "review: the function returned 'no'"),
 ]
 
 

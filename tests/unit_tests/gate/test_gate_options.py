@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from langchain_core.messages import AnyMessage
 from langgraph.graph import END, MessagesState, StateGraph, add_messages
@@ -222,7 +223,7 @@ CASES: dict[str, tuple[Any, Any, list[Any], list[Any]]] = {
     "names": (NAMES, "sorry", ["Sorry"], ["Refund", "Rude"]),
     "pairwise": (Pairwise(), "b", ["B"], ["A", "tie"]),
     "pairwise-set": (Pairwise(), {"A", "tie"}, ["A", "tie"], ["B"]),
-    "function": (STARS, {1: 1, 2: "yes", 3: ["x"]}.get, [1, 2, 3], [4, 5]),
+    "function": (STARS, {1: True, 2: np.bool_(True), 3: False}.get, [1, 2], [3]),
 }
 
 
@@ -246,6 +247,12 @@ class Later:
 def test_awaitable_result_of_a_rule_raises(passes: Any) -> None:
     with pytest.raises(InvalidInputError, match="passes: "):
         assert not PassRule.of(STARS, passes).passes(3)
+
+
+@pytest.mark.parametrize("answer", ["no", None, 1])
+def test_rule_that_returns_no_boolean_is_refused(answer: Any) -> None:
+    with pytest.raises(InvalidInputError, match=f"^passes: .* {answer!r}. Return True or False"):
+        PassRule.of(STARS, lambda _: answer).passes(3)
 
 
 def test_arguments_are_copied() -> None:
