@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 from uuid import uuid4
 
 from langchain_core.messages import (
@@ -33,8 +33,11 @@ TurnState = Mapping[str, Any]
 are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
 are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict. In an
 agent there are also `tools`; `steps`: the names of the tools whose results are not the answer; and
-`spoke`: the id of the last human message that the model answered, False, or True if it has no id.
+`spoke`: None from the call of the model to `after_model`; then the id of the last human message that
+the model answered, False, or True if it has no id.
 """
+
+COUNTED: Final = ("turn", "status", "revisions")
 
 # The keys of `additional_kwargs` that name the writer of a message, as in LangChain's middleware.
 _SOURCE, _GATE_SOURCE, _GATE = "lc_source", "quality_gate", "gate"
@@ -63,9 +66,16 @@ class Turn:
         return self.state.get("status") == "revise"
 
     @property
+    def may_be_anothers(self) -> bool:
+        """Whether the state may be an earlier turn's: `Command(goto=...)` skips `before_turn`."""
+        has_ended = "status" in self.state and not self.is_revised
+        return has_ended and not self.is_last_question
+
+    @property
     def revisions(self) -> int:
-        """How many answers were sent back."""
-        return max(self.state.get("revisions", 0), 0) if self.is_revised else 0
+        """How many answers were sent back; without `before_turn`, how many in a row."""
+        is_counted = self.is_revised or ("asked_id" in self.state and not self.may_be_anothers)
+        return max(self.state.get("revisions", 0), 0) if is_counted else 0
 
 
 def read_turn(
@@ -82,7 +92,8 @@ def read_turn(
     questions = [message.id for message in messages if is_question(message, begun)]
     asked_id = begun or next(reversed(questions), None)
     if state.get("turn", asked_id) != asked_id:
-        state = {}
+        of_turn = (*COUNTED, "settings")
+        state = {name: value for name, value in state.items() if name not in of_turn}
     is_last = questions[-1:] == [asked_id]
     return Turn(messages, asked_id, is_last, state, has_unmarked_drafts, sent_back, structured)
 
@@ -95,8 +106,8 @@ def is_question(message: Any, asked_id: str | None = None) -> bool:
     return begins_turn or _SOURCE not in message.additional_kwargs
 
 
-def messages_since_question(messages: Sequence[Any]) -> Sequence[Any]:
-    places = [place for place, message in enumerate(messages) if is_question(message)]
+def messages_since_question(messages: Sequence[Any], asked_id: str | None = None) -> Sequence[Any]:
+    places = [place for place, message in enumerate(messages) if is_question(message, asked_id)]
     return messages[places[-1] if places else 0 :]
 
 
@@ -392,7 +403,9 @@ def _as_json(messages: list[BaseMessage]) -> Any:
 
 def _is_blank(outputs: Any) -> bool:
     if isinstance(outputs, dict | list):
-        return all(map(_is_blank, outputs.values() if isinstance(outputs, dict) else outputs))
+        parts = outputs.values() if isinstance(outputs, dict) else outputs
+        # An empty list in an answer says that there is nothing to list.
+        return all(part != [] and _is_blank(part) for part in parts)
     return outputs is None or (isinstance(outputs, str) and not outputs.strip())
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
@@ -64,7 +64,6 @@ class GateVerdict(TypedDict):
 
 
 _JUDGE_NODES = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
-COUNTED: Final = ("turn", "status", "revisions")
 _EVENT_FIELDS = ("status", "revisions", "value", "decided_by", "critique", "error")
 _JUDGE_FAILED_LOG = "Gate %r: the judge failed. on_judge_error is %r, so the answer %s. %s"
 _CHANGED = "The answer did not pass. It was changed while an expert was asked, and is not judged."
@@ -74,32 +73,32 @@ NO_TURN = Turn()
 def new_turn(messages: Any) -> TurnState:
     """Return a gate's private state at the beginning of a turn."""
     run = current_runtime()
-    last = messages[-1] if isinstance(messages, Sequence) and messages else None
+    messages = messages if isinstance(messages, list | tuple) else ()
     # The caller's message is the question, even if it claims to come from a gate. In a nested graph
     # it may be the critique of the outer graph's gate.
-    asked_id = None if is_nested(run) else getattr(last, "id", None)
-    text = conversation.request_text(last) if isinstance(last, HumanMessage) else None
-    asked = {} if text is None else {"asked": text}
-    return {"asked_id": asked_id, **asked, "settings": _settings_of(run, NO_TURN)}
+    last_id = None if is_nested(run) or not messages else getattr(messages[-1], "id", None)
+    question, *_ = conversation.messages_since_question(messages, last_id) or [None]
+    is_human = isinstance(question, HumanMessage)
+    asked = {"asked": conversation.request_text(question)} if is_human else {}
+    settings = _settings_of(run, NO_TURN)
+    return {"asked_id": getattr(question, "id", None), **asked, "settings": settings}
 
 
 def _settings_of(run: Runtime[Any], turn: Turn) -> dict[str, Any]:
     """Return the settings that the turn began with, changed by those in the run's context."""
     own = context_settings(run.context)
     settings: dict[str, Any] = turn.state.get("settings") or {}
-    has_ended = "status" in turn.state and not turn.is_revised
-    may_be_anothers = has_ended and not turn.is_last_question
-    if own is not None:
+    if not turn.may_be_anothers:
         # A resume may name a setting without the namespace of the turn.
-        return own if may_be_anothers else {**settings, **own}
-    if settings and may_be_anothers:
-        # `Command(goto=...)` may have skipped `before_turn`. A guess could open the memory of
-        # another customer.
+        return {**settings, **(own or {})}
+    if settings and (own is None or "namespace" in settings.keys() - own.keys()):
+        # A guess could open the memory of another customer.
         raise InvalidInputError(
-            f"context: this run has none, but the thread's last verdict was made with {settings}. "
-            'Pass the context again, such as context={"memalign": {"namespace": [...]}}.'
+            "context: this run has none, or one without the namespace, but the thread's last "
+            f"verdict was made with {settings}. Pass the context again, such as "
+            'context={"memalign": {"namespace": [...]}}.'
         )
-    return settings
+    return own or {}
 
 
 class QualityGate:
@@ -164,7 +163,7 @@ class QualityGate:
                 verdict = self._failed(turn, error)
             verdict["example_id"] = example.id
         self._emit_event(run, verdict)
-        counted = {name: verdict[name] for name in COUNTED}
+        counted = {name: verdict[name] for name in conversation.COUNTED}
         return verdict, {**turn.state, "settings": settings, **counted}
 
     async def _judge(

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict, Unpack, is_typeddict
 
 from memalign_graph import conversation
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.gate import COUNTED, QualityGate, new_turn, reject_options
+from memalign_graph.gate import QualityGate, new_turn, reject_options
 from memalign_graph.graphs import Graph
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
 from memalign_graph.runtime import StateUpdate
@@ -71,7 +71,7 @@ class GateNode(RunnableLambda[Any, Any]):
         else:
             # The caller can write this key: only what the gate counts is read.
             verdict = _last_verdict(state, gate.name)
-            turn_state = {name: verdict[name] for name in COUNTED if name in verdict}
+            turn_state = {name: verdict[name] for name in conversation.COUNTED if name in verdict}
         turn = conversation.read_turn(
             messages,
             turn_state,

@@ -1,11 +1,12 @@
 """Several gates on one agent, nested agents, and their settings."""
 
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
 import pytest
-from langchain_core.messages import HumanMessage
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, tool
 from langgraph.graph import MessagesState
+from langgraph.types import Command
 
 from memalign_graph import GateVerdict
 from tests.conftest import COLD, CRITERION, Bench, Graph, judgings
@@ -63,17 +64,25 @@ async def test_conflicting_gates_terminate(bench: Bench) -> None:
         agent(bench, gate(bench), gate(bench, LENGTH))
 
 
-async def test_first_gate_judges_the_revision_in_the_runs_namespace(bench: Bench) -> None:
-    """The first gate has already accepted, and the resumed run has no context."""
+@pytest.mark.parametrize("context", [None, {"memalign": {"k": 3}}])
+@pytest.mark.parametrize("instructed", [False, True])
+async def test_first_gate_judges_the_revision_in_the_runs_namespace(
+    bench: Bench, *, context: Any, instructed: bool
+) -> None:
+    """The first gate has already accepted, and the resumed run has no namespace."""
     AgentModel(bench.server, "Wait.", "So sorry!")
     graph = agent(bench, *pair(bench, review="always", max_revisions=1))
-    first = pending(await bench.invoke(graph, ask(), context=TEAM))
-    result = await bench.resume(graph, APPROVE)
+    question = ask()
+    question["messages"] += [("system", "The customer speaks German.")] if instructed else []
+    first = pending(await bench.invoke(graph, question, context=TEAM))
+    result = await bench.resume(graph, APPROVE, context=context)
     named = {first["description"][:9], pending(result)["description"][:9]}
     assert named == {"## suppor", "## length"}
     for reply in (COLD, APPROVE, APPROVE):
-        result = await bench.resume(graph, reply)
-    assert {result[name]["status"] for name in ("tone", "length")} == {"accepted"}
+        result = await bench.resume(graph, reply, context=context)
+    for name in ("tone", "length"):
+        assert result[name]["status"] == "accepted"
+        assert result[name]["turn"] == result["messages"][0].id
     for criterion in (CRITERION, LENGTH):
         assert await bench.episodes(criterion=criterion) == []
         assert len(await bench.episodes(criterion=criterion, namespace=("team-a",))) == 2
@@ -151,6 +160,23 @@ class Judged(MessagesState):
     """A parent state with the gate's verdict."""
 
     quality_gate: NotRequired[GateVerdict]
+
+
+@tool
+def screenshot(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+    """Take a screenshot."""
+    shown = [ToolMessage("See below.", tool_call_id=call_id), HumanMessage("The screenshot")]
+    return Command(update={"messages": shown})
+
+
+async def test_nested_gate_judges_the_draft_after_a_tools_human_message(bench: Bench) -> None:
+    AgentModel(bench.server, "Draft 1.", calls("screenshot"), "Draft 2.")
+    bench.server.rules = fails("Draft")
+    made = gate(bench, max_revisions=1, fallback="Later.")
+    inner = agent(bench, made, tools=[screenshot], store=None, checkpointer=None)
+    result = await bench.invoke(bench.compile(writing(inner, Judged)), ask())
+    assert result["quality_gate"]["status"] == "exhausted"
+    assert messages_of(result)[-1] == ("ai", "Later.")
 
 
 async def test_agent_in_a_parent_graph_counts_revisions_per_turn(bench: Bench) -> None:

@@ -7,6 +7,7 @@ from langchain.agents.middleware import (
     AgentMiddleware,
     HumanInTheLoopMiddleware,
     ModelCallLimitMiddleware,
+    ModelRetryMiddleware,
     SummarizationMiddleware,
     ToolCallLimitMiddleware,
     hook_config,
@@ -198,6 +199,41 @@ async def test_later_refusal_of_a_guard(bench: Bench, *, is_first: bool, broken_
     assert messages_of(result)[-1] == ("ai", "I may not help with that.")
     assert result["quality_gate"] == {}
     assert len(model.requests) == len(judgings(bench.server)) == 1
+
+
+class JumpsToTheModel(AgentMiddleware[Any, Any, Any]):
+    @hook_config(can_jump_to=["model"])
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
+        return {"jump_to": "model"}
+
+
+async def test_every_turn_is_judged_if_middleware_jumps_past_the_gates_hook(bench: Bench) -> None:
+    AgentModel(bench.server, "Good.", "Draft 1.", "Draft 2.")
+    bench.server.rules = fails("Draft")
+    graph = agent(bench, JumpsToTheModel(), gate(bench, max_revisions=0, fallback="Later."))
+    answers = [messages_of(await bench.invoke(graph, ask()))[-1][1] for _ in range(3)]
+    assert answers == ["Good.", "Later.", "Later."]
+
+
+class Wrapper(AgentMiddleware[Any, Any, Any]):
+    """Answers instead of the model."""
+
+    def wrap_model_call(self, request: Any, handler: Any) -> AIMessage:
+        return AIMessage("I may not help with that.")
+
+
+@pytest.mark.parametrize("gate_first", [True, False])
+async def test_gate_judges_only_what_the_calls_around_it_left_to_the_model(
+    bench: Bench, *, gate_first: bool
+) -> None:
+    retries = ModelRetryMiddleware(max_retries=0, on_failure="continue")
+    for other, model_calls in ((retries, 1), (Wrapper(), 0)):
+        model = AgentModel(bench.server, DOWN)
+        graph = agent(bench, *both(gate(bench), other, gate_first=gate_first))
+        result = await bench.invoke(graph, ask(), str(model_calls))
+        assert (result["quality_gate"] == {}) is not gate_first
+        assert len(model.requests) == model_calls
+    assert len(judgings(bench.server)) == (2 if gate_first else 0)
 
 
 @pytest.mark.parametrize(

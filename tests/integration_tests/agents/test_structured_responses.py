@@ -56,6 +56,15 @@ async def test_structured_response_after_a_tool_is_judged_once(bench: Bench, str
     assert "3." not in judged
 
 
+async def test_structured_response_with_an_empty_list_is_judged(bench: Bench) -> None:
+    items = {"type": "array", "items": {"type": "string"}}
+    shape = {**SHAPE, "properties": {"orders": items}, "required": ["orders"]}
+    AgentModel(bench.server, {"orders": []})
+    graph = agent(bench, gate(bench), response_format=ProviderStrategy(shape))
+    result = await bench.invoke(graph, ask("Which orders are open?"))
+    assert result["quality_gate"]["status"] == "accepted"
+
+
 @STRATEGIES
 async def test_answer_before_a_fallback_is_removed(bench: Bench, strategy: Any) -> None:
     AgentModel(bench.server, *replies(strategy, "Wait."))

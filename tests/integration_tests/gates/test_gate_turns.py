@@ -284,8 +284,9 @@ async def test_turn_started_by_goto_does_not_inherit_a_namespace(bench: Bench) -
     await bench.invoke(graph, asked(), context=context)
     await bench.resume(graph, {"value": True})
     goto: Any = Command(update=asked(AGAIN), goto="write")
-    with pytest.raises(InvalidInputError, match=r"context: this run has none.*team-a"):
-        await bench.invoke(graph, goto)
+    for unnamed in (None, {"memalign": {"k": 3}}):
+        with pytest.raises(InvalidInputError, match=r"context: this run has none.*team-a"):
+            await bench.invoke(graph, goto, context=unnamed)
     other = {"memalign": {"namespace": ["team-b"]}}
     await bench.invoke(graph, goto, context=other)
     await bench.resume(graph, {"value": True}, context=other)
@@ -324,6 +325,31 @@ async def test_interrupt_context_and_events_of_a_nested_gate(bench: Bench) -> No
     assert result["messages"][-1].text == "Draft 2."
     assert len(judgings(bench.server)) == len(writer.seen) == 2
     assert len(await bench.episodes(namespace=TEAM)) == 3
+
+
+async def test_message_of_a_nested_writer_begins_no_turn(bench: Bench) -> None:
+    def write(state: Any) -> dict[str, Any]:
+        number = len(state["messages"])
+        return {"messages": [HumanMessage(f"Found {number}"), AIMessage(f"Draft {number}")]}
+
+    graph = bench.compile(writing(inside(bench, write, review="always", max_revisions=1)))
+    await bench.invoke(graph, asked(), context={"memalign": {"namespace": list(TEAM)}})
+    for reply in (COLD, {"value": False}):
+        result = await bench.resume(graph, reply)
+    assert "__interrupt__" not in result
+    assert len(judgings(bench.server)) == len(await bench.episodes(namespace=TEAM)) == 2
+    assert await bench.episodes() == []
+
+
+async def test_gates_in_a_row_count_the_whole_turn(bench: Bench) -> None:
+    """The first gate has accepted an answer before the second one sends it back."""
+    builder = writing(Writer("Cold 1.", "Long 2.", "Cold 3."))
+    gate_on(bench, builder, name="tone", accept="length", max_revisions=1)
+    gate_on(bench, builder, LENGTH, after=None, name="length")
+    bench.server.rules = [judge_rule("\nCold", False), judge_rule(LENGTH.instructions, False)]
+    result = await bench.invoke(bench.compile(builder), asked())
+    assert (result["tone"]["status"], result["tone"]["revisions"]) == ("exhausted", 1)
+    assert len(result["messages"]) == 6
 
 
 async def test_gates_of_one_name_in_parent_and_subgraph_count_separately(bench: Bench) -> None:
