@@ -253,7 +253,7 @@ class Uncertain(Settings):
     It asks if the judge's confidence is below the threshold that keeps agreement at the target for
     this verdict, or if the memory has no similar case; and always while there is too little
     feedback on this verdict. The target holds for each verdict at a level of 95 %, whenever you
-    look, for cases like those in memory; near-duplicates count once.
+    look, for cases like those in memory; near-duplicates show no more than one case.
 
     Raises:
         InvalidInputError: If an option is invalid.

@@ -453,8 +453,9 @@ class EvidenceModel:
         key = kind, target
         if key not in self._trusts:
             past = self.calibration(kind)
-            decisions = past.by_class(self.regression.groups) if past else {}
+            once = past.by_class(self.regression.groups) if past else {}
+            singly = past.by_class(np.arange(len(self.cases))) if past else {}
             is_scored = kind != "stated" and self.leave_one_out is not None
             level = LEFT_OUT_LEVEL if is_scored else LEVEL
-            self._trusts[key] = find_threshold_by_verdict(decisions, target, level)
+            self._trusts[key] = find_threshold_by_verdict(once, target, level, singly)
         return self._trusts[key]

@@ -12,7 +12,7 @@ Source: A. Ramdas et al., Game-theoretic statistics and safe anytime-valid infer
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
-from math import ceil, exp, fsum, log
+from math import ceil, exp, fsum, inf, log
 
 from pydantic import Field
 
@@ -37,7 +37,8 @@ class Trust(FrozenModel):
 
     The target is tested for each verdict on past decisions with that verdict alone: a gate that
     lets a bad answer pass is not excused by a hundred good ones. `verdicts` has the result of each;
-    the other fields sum these up. Decisions on near-duplicates count as one.
+    the other fields sum these up. Decisions on near-duplicates count as one, unless the target is
+    not shown, or only from a higher confidence on, if each counts.
 
     Attributes:
         target: The required agreement, as a share.
@@ -117,10 +118,21 @@ def find_threshold(
 
 
 def find_threshold_by_verdict(
-    decisions: Mapping[str, Sequence[tuple[float, float]]], target: float, level: float = LEVEL
+    decisions: Mapping[str, Sequence[tuple[float, float]]],
+    target: float,
+    level: float = LEVEL,
+    singly: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Trust:
-    """Find the threshold of each verdict, by past decisions with that verdict alone."""
+    """Find the threshold of each verdict, by past decisions with that verdict alone.
+
+    If `decisions` has one for each group of near-duplicates, `singly` has all of them. Both have to
+    show the target: the first, that more than one kind of case does; the second, that the wrong
+    decisions on one kind are not too many.
+    """
     verdicts = {name: find_threshold(pairs, target, level) for name, pairs in decisions.items()}
+    for name, pairs in (singly or {}).items():
+        counted = verdicts[name], find_threshold(pairs, target, level)
+        verdicts[name] = max(counted, key=lambda t: inf if t.threshold is None else t.threshold)
     trusted = [trust for trust in verdicts.values() if trust.threshold is not None]
     counted = [trust for trust in trusted or verdicts.values() if trust.cases]
     total = sum(trust.decisions for trust in verdicts.values())

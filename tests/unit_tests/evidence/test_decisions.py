@@ -293,6 +293,15 @@ def test_where_all_agree_the_questions_end(count: int, needed: bool) -> None:  #
     assert "false" not in trust.verdicts
 
 
+def test_a_recurring_case_that_is_often_wrong_is_not_excused_by_counting_once() -> None:
+    *others, recurring = some_cases(151, truth=True, verdict=True)
+    for is_right, is_trusted in ((True, True), (False, False)):
+        again = [replace(recurring, truth=is_right or at % 2 == 0) for at in range(50)]
+        trust = model_of([*others, *again]).trust("verdict", 0.9)
+        assert (trust.threshold is not None) is is_trusted
+        assert trust.has_enough
+
+
 def test_a_cluster_of_near_duplicates_is_one_decision_in_trust() -> None:
     granted = 0
     for seed in range(20):
