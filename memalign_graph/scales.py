@@ -197,9 +197,9 @@ def require_bool(answer: Any, field: str) -> bool:
         if inspect.iscoroutine(answer):
             answer.close()
         raise InvalidInputError(f"{field}: {PLAIN_FUNCTION}")
-    if type(answer).__name__ not in ("bool", "bool_"):  # numpy 1 has `bool_`
-        got = show_value(answer, 80)
-        raise InvalidInputError(f"{field}: the function returned {got}. Return True or False.")
+    if isinstance(answer, str):  # "no" is true for Python
+        text = show_value(answer, 80)
+        raise InvalidInputError(f"{field}: the function returned {text}. Return True or False.")
     return bool(answer)
 
 
