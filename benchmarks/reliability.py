@@ -20,21 +20,34 @@ from memalign_graph.evidence.threshold import find_threshold_by_verdict
 _OTHERS, _ANSWERS, _A_DAY, _BASE = 2_000, 500, 5, 50  # 10,000 judgments, 100 a day, 5 % drawn
 
 
+_RATES = {
+    "2 %": (0.02, 0.98),
+    "20 %": (0.2, 0.8),
+    "50 %": (0.5, 0.5),
+    "mean, rarely 1": (0.98, 0, 0, 0, 0.02),
+    "mean, mostly 5": (0.85, 0.08, 0.03, 0.02, 0.02),
+    "mean, around 4": (0.3, 0.4, 0.2, 0.08, 0.02),
+}
+"""The shares of passes and failures, or of the values 5 to 1."""
+
+
 def coverage(runs: int) -> list[list[str]]:
     """Return a row for each rate and number of labels, columns for the labels alone and judges."""
     rows = []
-    for rate in (0.02, 0.2, 0.5):
+    for name, shares in _RATES.items():
+        values, ends = np.linspace(1, 0, len(shares)), np.cumsum(shares)[:-1]
+        rate = float(values @ shares)
         for labels in (30, 100, 300):
-            cells = [f"{rate}", f"{labels}", ""]
+            cells = [name, f"{labels}", ""]
             for accuracy in (0.6, 0.8, 0.95):
                 rng, hits, widths, points = np.random.default_rng(1), 0, [], []
                 for _ in range(runs):
-                    truth = rng.random(labels + _OTHERS) < rate
-                    is_right = rng.random(len(truth)) < accuracy
-                    judged = np.where(is_right, truth, ~truth).astype(float)
-                    values = truth[:labels].astype(float)
-                    found = estimate_mean(values, judged[:labels], judged[labels:])
-                    alone = estimate_mean(values)
+                    at = np.searchsorted(ends, rng.random(labels + _OTHERS), side="right")
+                    is_wrong = rng.random(len(at)) >= accuracy
+                    # A wrong judge is one value lower; on the lowest case, at the top.
+                    truth, judged = values[at], values[(at + is_wrong) % len(values)]
+                    found = estimate_mean(truth[:labels], judged[:labels], judged[labels:])
+                    alone = estimate_mean(truth[:labels])
                     hits += found.low <= rate <= found.high
                     widths.append((found.high - found.low) / (alone.high - alone.low))
                     points.append(50 * (alone.high - alone.low))

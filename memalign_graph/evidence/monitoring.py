@@ -2,9 +2,11 @@
 
 The pass rate: a judge's own mean is biased by its errors. The mean of a random sample with experts'
 values is not, and the judge's values on all other cases reduce its variance, as far as judge and
-experts correlate. The interval of a share is Wilson's with the effective number of labels, because
-a normal interval fails on rare values. The variance is the jackknife's, with a few pseudo-labels at
-the ends of the scale: a sample without an error does not prove that there is none.
+experts correlate. The interval is Wilson's with the effective number of labels, because a normal
+interval fails on rare values. A mean counts as a share: of all values with one mean, those at the
+ends of the scale have the largest variance, and the smaller the variance, the more a label counts.
+The variance is the jackknife's, with a few pseudo-labels at the ends of the scale: a sample without
+an error does not prove that there is none.
 
 Drift: whether agreement has fallen since the beginning, by a test that is valid after each answer.
 Each answer is ranked among those so far, ties at random. While nothing changes, these ranks are
@@ -33,7 +35,7 @@ MIN_LABELS = 10
 """With fewer labels there is no estimate."""
 
 _Z = 1.959964  # of a 95 % interval
-_PSEUDO_LABELS = {True: 0.35, False: 0.03}  # for each pair of ends, of a share and of a mean
+_PSEUDO_LABELS = 0.35  # for each pair of ends
 _MAX_LEVERAGE = 0.8
 
 
@@ -56,7 +58,6 @@ def estimate_mean(
     others: Sequence[float] | Floats = (),
     *,
     bounds: tuple[float, float] = (0.0, 1.0),
-    is_share: bool = True,
     min_values: int = 1,
 ) -> Estimate:
     """Estimate a mean from values, the predictions of the same cases, and those of others.
@@ -70,16 +71,18 @@ def estimate_mean(
     scaled = (np.array(values, dtype=float) - low) / span
     unlabeled = (np.array(others, dtype=float) - low) / span
     predicted = (np.array(predictions, dtype=float) - low) / span if len(others) else 0 * scaled
-    weight, variance, residual = _tuned(
-        scaled, predicted, count / max(len(others), 1), _PSEUDO_LABELS[is_share]
-    )
+    share = count / len(others) if len(others) else 0.0
+    weight, largest, residual = _tuned(scaled, predicted, share)
     mean = float(scaled.mean())
     if len(others):
         mean += weight * float(unlabeled.mean() - predicted.mean())
-    else:
-        residual = variance
-    effective = count * max(variance / residual, 1.0) if is_share else count
-    return _interval(mean, effective, residual, bounds, is_share=is_share)
+    mean = min(max(mean, 0.0), 1.0)
+    effective = count * largest / residual
+    shrink = 1 + _Z**2 / effective
+    middle = (mean + _Z**2 / (2 * effective)) / shrink
+    half = _Z / shrink * sqrt(mean * (1 - mean) / effective + (_Z / (2 * effective)) ** 2)
+    ends = [low + span * min(max(end, 0.0), 1.0) for end in (middle - half, middle + half)]
+    return Estimate(value=low + span * mean, low=ends[0], high=ends[1])
 
 
 def more_labels(estimate: Estimate, labels: int, margin: float) -> int:
@@ -90,45 +93,27 @@ def more_labels(estimate: Estimate, labels: int, margin: float) -> int:
     return max(0, ceil(labels * (ratio * ratio - 1)))
 
 
-def _tuned(
-    values: Floats, predictions: Floats, share: float, pseudo: float
-) -> tuple[float, float, float]:
-    """Return the weight of the predictions, the values' variance, and the residual variance.
+def _tuned(values: Floats, predictions: Floats, share: float) -> tuple[float, float, float]:
+    """Return the weight of the predictions, the largest variance at this mean, and the residual.
 
-    `share` is the number of values for each other case.
+    `share` is the number of values for each other case; 0 if there are no others.
     """
     corners = np.array([(0, 0), (0, 1), (1, 0), (1, 1)], dtype=float)
     y = np.concatenate([values, corners[:, 0]])
     f = np.concatenate([predictions, corners[:, 1]])
-    weights = np.concatenate([np.ones(len(values)), np.full(4, pseudo)])
+    weights = np.concatenate([np.ones(len(values)), np.full(4, _PSEUDO_LABELS)])
     total = weights.sum()
-    y_off, f_off = y - weights @ y / total, f - weights @ f / total
-    spread = float(weights @ f_off**2 / total)
+    mean = weights @ y / total
+    largest = float(mean * (1 - mean))
+    y_off, f_off = y - mean, f - weights @ f / total
     variance = float(weights @ y_off**2 / total)
-    if not spread:
-        return 0.0, variance, variance
+    spread = float(weights @ f_off**2 / total)
     slope = float(weights @ (y_off * f_off) / total) / spread
-    tuned = min(max(slope / (1 + share), 0.0), 1.0)
+    tuned = min(max(slope / (1 + share), 0.0), 1.0) if share else 0.0
     leverage = np.minimum(1 / total + f_off**2 / (total * spread), _MAX_LEVERAGE)
     jackknifed = ((y_off - tuned * f_off) / (1 - leverage)) ** 2
-    return tuned, variance, float(weights @ jackknifed / total) + tuned**2 * spread * share
-
-
-def _interval(
-    mean: float, count: float, variance: float, bounds: tuple[float, float], *, is_share: bool
-) -> Estimate:
-    low, high = bounds
-    mean = min(max(mean, 0.0), 1.0)
-    if is_share:
-        shrink = 1 + _Z**2 / count
-        middle = (mean + _Z**2 / (2 * count)) / shrink
-        half = _Z / shrink * sqrt(mean * (1 - mean) / count + (_Z / (2 * count)) ** 2)
-    else:
-        middle, degrees = mean, max(count - 1, 1)
-        # Student's quantile, by the first term of its expansion.
-        half = (_Z + (_Z**3 + _Z) / (4 * degrees)) * sqrt(variance / degrees)
-    ends = [low + (high - low) * min(max(end, 0.0), 1.0) for end in (middle - half, middle + half)]
-    return Estimate(value=low + (high - low) * mean, low=ends[0], high=ends[1])
+    residual = float(weights @ jackknifed / total) + tuned**2 * spread * share
+    return tuned, largest, min(residual, variance)
 
 
 DRIFT_LEVEL = 0.05
@@ -156,7 +141,7 @@ class Drift(FrozenModel):
     """The agreement up to the fall; None without one."""
 
     after: float | None = None
-    """The agreement since then."""
+    """The agreement from then until the evidence is highest."""
 
     since: date | None = None
     """The day of the first answer after the most likely time of the fall."""
@@ -165,10 +150,13 @@ class Drift(FrozenModel):
 def find_drift(answers: Sequence[tuple[str, date, bool]]) -> Drift:
     """Test answers in their order: each has an id, its day, and whether the judge agreed."""
     agreed = np.array([agrees for *_, agrees in answers], dtype=bool)
-    capital = max(bets(agreed, [draw(f"drift {key}") for key, *_ in answers]), default=1.0)
-    drift = Drift(answers=len(answers), evidence=capital, has_fallen=capital >= 1 / DRIFT_LEVEL)
+    capital = bets(agreed, [draw(f"drift {key}") for key, *_ in answers])
+    evidence = max(capital, default=1.0)
+    drift = Drift(answers=len(answers), evidence=evidence, has_fallen=evidence >= 1 / DRIFT_LEVEL)
     if not drift.has_fallen:
         return drift
+    # Afterwards the agreement may have risen again.
+    agreed = agreed[: capital.index(evidence) + 1]
     ahead = np.arange(1, len(agreed))
     right = np.cumsum(agreed)[:-1]
     shares = np.array([right / ahead, (agreed.sum() - right) / (len(agreed) - ahead)])

@@ -86,6 +86,11 @@ class ReviewLogEntry(FrozenModel):
         return self.at.astimezone(UTC).date()
 
 
+def is_log_expired(kept: KeptJudgment) -> bool:
+    """Return whether the review log no longer has an entry of the judgment."""
+    return kept.judged_at is None or kept.judged_at < utc_now() - KEEP_REVIEWS
+
+
 def yyyymmdd(day: date) -> int:
     return day.year * 10_000 + day.month * 100 + day.day
 

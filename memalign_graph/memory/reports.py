@@ -26,6 +26,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import (
     KeptJudgment,
     ReviewLogEntry,
+    is_log_expired,
     kept_judgments,
     read_review_log,
 )
@@ -218,7 +219,7 @@ class PassRate(FrozenModel):
     """The pass rate of some judgments, estimated in three ways."""
 
     judgments: int
-    """The number of kept judgments."""
+    """The number of kept judgments; with a random sample, of those that could be drawn."""
     labels: int
     """The number of judgments that were sampled at random and have an expert's label."""
     rate: Estimate
@@ -257,7 +258,12 @@ async def pass_rate(
         if value_or_none(item.judgment.value, scale) is not None
     ]
     episodes = await access.all_episodes(io) if kept else []
-    sampled = _sampled(await read_review_log(io, access) if kept else [], episodes)
+    log = await read_review_log(io, access) if kept else []
+    sampled = _sampled(log, episodes)
+    if sampled and not answered_at_random:
+        # Other judgments could not be drawn: a graph without review made them.
+        drawable = sampled.union(entry.judgment_id for entry in log)
+        kept = [item for item in kept if item.judgment.id in drawable or is_log_expired(item)]
     labels = {
         judgment_id: number(expected)
         for judgment_id, (_, expected) in answered_judgments(episodes, scale).items()
@@ -270,7 +276,7 @@ async def pass_rate(
         labeled = judged.keys() & labels.keys()
         values = [labels[key] for key in labeled]
         others = [value for key, value in judged.items() if key not in labeled]
-        how: dict[str, Any] = {"bounds": bounds, "is_share": rule is not None}
+        how: dict[str, Any] = {"bounds": bounds}
         rate = estimate_mean(
             values, [judged[key] for key in labeled], others, min_values=MIN_LABELS, **how
         )

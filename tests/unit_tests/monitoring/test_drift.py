@@ -55,6 +55,13 @@ def test_alarm_has_values_before_and_after_and_the_time() -> None:
     assert find_drift([]).evidence == 1
 
 
+def test_fall_is_found_although_agreement_rose_again() -> None:
+    rights = [False] * 3 + [True] * 40 + [False] * 30 + [True] * 3000
+    drift = find_drift([(str(at), date(2026, 1, 1), right) for at, right in enumerate(rights)])
+    assert drift.before == pytest.approx(40 / 43)
+    assert drift.after == 0
+
+
 def sampled(count: int, *reasons: str) -> JudgeMemory:
     """A memory in which the judge errs on the last third."""
     answers = []

@@ -20,10 +20,10 @@ from memalign_graph import (
 )
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import judgments
-from memalign_graph.memory.judgments import count_asked, delete_matching, log_review
+from memalign_graph.memory.judgments import count_asked, delete_matching, keep_judgment, log_review
 from memalign_graph.scales import Categorical, Numeric, Scale
 from memalign_graph.types import ReviewChoice, ReviewReason
-from tests.builders import keep_reviewed
+from tests.builders import keep_reviewed, make_judgment
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.support import hashed
 
@@ -122,6 +122,21 @@ def test_sample_counts_after_the_log_of_reviews_has_expired(bench: Bench) -> Non
     run_sync(delete_matching(SYNC, bench.memory.access, lambda item: "reasons" in item))
     after = bench.memory.pass_rate()
     assert (before.labels, after.labels, after.rate.value) == (20, 20, 0.75)
+
+
+def test_judgments_that_could_not_be_drawn_do_not_count(bench: Bench) -> None:
+    access = bench.memory.access
+    for number in range(1000, 1300):  # made by a graph without review
+        example = Example(inputs=f"case {number}", outputs="a")
+        judgment = make_judgment(example.id, criterion=access.criterion.name, value=False)
+        run_sync(keep_judgment(SYNC, access, judgment, example, None, timedelta(days=80)))
+    alone = bench.memory.pass_rate()
+    assert (alone.judgments, alone.judge.value) == (300, 0)
+    bench.fill()
+    rates = bench.memory.pass_rate()
+    assert (rates.judgments, rates.labels) == (400, 80)
+    assert rates.judge.value == pytest.approx(0.9)
+    assert bench.memory.pass_rate(answered_at_random=True).judgments == 700
 
 
 def test_judgment_that_is_decided_again_has_one_entry_in_the_log(bench: Bench) -> None:

@@ -68,11 +68,28 @@ def test_interval_covers_if_all_errors_are_of_one_kind(rate: float) -> None:
 def test_interval_of_a_mean_has_its_stated_coverage(rate: float) -> None:
     rng = np.random.default_rng(2)
     truth = float(np.mean(score_world(rng, rate, 1, 10**6)[0]))
-    share, width = covered(
-        lambda: score_world(rng, rate, 0.7, 100), truth, bounds=(1, 5), is_share=False
-    )
+    share, width = covered(lambda: score_world(rng, rate, 0.7, 100), truth, bounds=(1, 5))
     assert share >= 0.925
     assert width < 0.9
+
+
+@pytest.mark.parametrize("labels", [10, 30, 100])
+@pytest.mark.parametrize("shares", [(0.02, 0, 0, 0, 0.98), (0.02, 0.02, 0.03, 0.08, 0.85)])
+def test_interval_of_a_mean_covers_rare_bad_values(shares: tuple[float, ...], labels: int) -> None:
+    rng = np.random.default_rng(3)
+
+    def alone() -> World:
+        return rng.choice([1.0, 2, 3, 4, 5], labels, p=shares).tolist(), [], []
+
+    truth = sum(value * share for value, share in enumerate(shares, 1))
+    assert covered(alone, truth, bounds=(1, 5))[0] >= 0.925
+
+
+def test_interval_of_a_mean_is_as_narrow_as_the_normal_one_for_values_in_the_middle() -> None:
+    values = np.clip(np.random.default_rng(0).normal(3, 1, 30), 1, 5)
+    estimate = estimate_mean(values, bounds=(1, 5))
+    normal = 2 * 1.96 * values.std(ddof=1) / 30**0.5
+    assert estimate.high - estimate.low == pytest.approx(normal, rel=0.1)
 
 
 def test_without_a_judge_the_interval_of_a_share_is_wilsons() -> None:
@@ -98,17 +115,18 @@ def test_perfect_judge_does_not_make_the_interval_empty() -> None:
 def test_identical_labels_do_not_make_the_interval_empty() -> None:
     alike: list[float] = [5] * 12
     for others in ([], [5.0] * 500):
-        estimate = estimate_mean(alike, alike, others, bounds=(1, 5), is_share=False)
+        estimate = estimate_mean(alike, alike, others, bounds=(1, 5))
         assert estimate.value == 5
         assert 3.5 < estimate.low < 4.9
 
 
 def test_interval_without_enough_labels_is_bounded_by_the_scale() -> None:
-    few = estimate_mean([4.0] * 9, bounds=(1, 5), is_share=False, min_values=MIN_LABELS)
+    few = estimate_mean([4.0] * 9, bounds=(1, 5), min_values=MIN_LABELS)
     assert few == Estimate(value=None, low=1, high=5)
     assert more_labels(few, 9, 0.2) == 1
-    alone = estimate_mean([3.0], bounds=(1, 5), is_share=False)
-    assert (alone.value, alone.low, alone.high) == (3, 1, 5)
+    alone = estimate_mean([3.0], bounds=(1, 5))
+    assert alone.value == 3
+    assert 1 < alone.low < 1.5
 
 
 def test_more_labels_bring_the_interval_within_the_margin() -> None:
