@@ -52,14 +52,20 @@ class EvidenceCase:
 
 
 def load_cases(
-    view: MemoryView, scale: Scale, judge_key: str | None = None, max_cases: int | None = None
+    view: MemoryView,
+    scale: Scale,
+    judge_key: str | None = None,
+    max_cases: int | None = None,
+    *,
+    by_others: bool = False,
 ) -> list[EvidenceCase]:
     """Return the newest cases of a memory, sorted by example id.
 
     Only verdicts of the judge with this key count; without a key, those of the judge that gave the
-    newest one.
+    newest one. With `by_others` those of all other judges count instead.
     """
     is_present = _present_judge(view, judge_key)
+    sources = {guideline.id: {*guideline.episode_ids} for guideline in view.guidelines}
     keys = (row.vector_key for row in view.newest())
     vectors = view.vectors(islice(dict.fromkeys(keys), max_cases or MAX_CASES))
     rows_by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
@@ -76,7 +82,10 @@ def load_cases(
         judged = [
             (RawVerdict(value, past.probabilities), row.given_at, past.review)
             for row in rows
-            if (past := row.past_verdict) and is_present(past) and ids.isdisjoint(past.shown)
+            if (past := row.past_verdict) and is_present(past) != by_others
+            if ids.isdisjoint(past.shown)
+            # A guideline that comes from this case alone tells its value.
+            and not any(sources.get(key) and sources[key] <= ids for key in past.guideline_ids)
             if (value := value_or_none(past.verdict, scale)) is not None
         ]
         # `migrate` also gives a verdict to feedback that nobody was asked for.

@@ -29,6 +29,7 @@ _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
 _MAX_SAMPLE = 200  # cases for choosing ridge and temperature
 _FAR = -9.0  # below any similarity
+_ROUNDING = 1e-6  # distance of equal vectors
 
 _NEAR_DUPLICATE_SHARE = 0.1
 """Cases that are closer than this share of the median distance are near-duplicates: with sentence
@@ -59,7 +60,9 @@ class KernelRegression:
         self._vectors, self._targets = vectors, targets
         similarities = vectors @ vectors.T
         self.groups = _near_duplicates(1 - similarities)
-        similarities[self.groups[:, None] == self.groups] = _FAR
+        # If all are of one group, each is compared with the others.
+        alike = self.groups if self.groups.any() else np.arange(len(vectors))
+        similarities[alike[:, None] == alike] = _FAR
         rows = np.argsort(-similarities, axis=1)[:, : min(MAX_NEIGHBORS, len(vectors) - 1)]
         similarities = np.take_along_axis(similarities, rows, axis=1)
 
@@ -114,12 +117,12 @@ def _near_duplicates(distances: Floats) -> Floats:
     count = len(distances)
     groups = np.full(count, -1)
     others = distances[np.triu_indices(count, 1)]
-    reach = _NEAR_DUPLICATE_SHARE * np.median(others) if count > 1 else 0.0
+    reach = max(_NEAR_DUPLICATE_SHARE * np.median(others), _ROUNDING) if count > 1 else 0.0
     for row in range(count):
         if groups[row] < 0:
             groups[(groups < 0) & (distances[row] <= reach)] = row
             groups[row] = row
-    return groups if (groups != 0).any() else np.arange(count)
+    return groups
 
 
 def _inverse(centered: Floats, ridge: float) -> Floats:

@@ -35,6 +35,7 @@ class PastVerdict:
     """Why the expert was asked, with `review="uncertain"`."""
     shown: tuple[str, ...] = ()
     """The episodes in the judge's prompt: it may have seen the label of its own case."""
+    guideline_ids: tuple[str, ...] = ()
     checks: Mapping[str, float] = field(default_factory=dict)
     """The probability that the case meets each guideline, by `asked_id`."""
     model: str | None = None
@@ -55,6 +56,7 @@ class PastVerdict:
             probabilities=judgment.get("probabilities"),
             review=judgment.get("review"),
             shown=tuple(judgment.get("episode_ids") or ()),
+            guideline_ids=tuple(judgment.get("guideline_ids") or ()),
             checks={asked: float(each) for asked, each in answers.items() if each is not None},
             model=judgment.get("model"),
             judge_key=judgment.get("judge_key"),

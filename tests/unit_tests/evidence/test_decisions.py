@@ -5,11 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Boolean
+from memalign_graph import Boolean, Criterion, Example, Feedback, JudgeMemory
+from memalign_graph.evidence.cases import load_cases
 from memalign_graph.evidence.comparison import blend_weight, is_better, judge_coefficient
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import declare_small, judge_key, name_in_key
+from tests.builders import make_judgment
 from tests.unit_tests.evidence.decision_worlds import (
     HELPED,
     SHARE,
@@ -32,6 +35,7 @@ from tests.unit_tests.evidence.worlds import (
     view_of,
     word,
 )
+from tests.unit_tests.memory.support import hashed, learn, op
 
 SEEDS = range(5)
 _SURE = 1.645  # standard errors: one-sided, 95 %
@@ -113,6 +117,31 @@ def test_near_duplicates_are_too_few_cases() -> None:
     assert len(set(model.regression.groups.tolist())) == 4
     assert model.leave_one_out is None
     assert not model.decides("evidence")
+
+
+def test_cases_that_are_all_alike_are_one_decision_in_trust() -> None:
+    [item] = some_cases(1)
+    model = model_of([replace(item, truth=True, verdict=True)] * 45)
+    assert model.trust(model.usual_kind("auto"), 0.9).decisions == 1
+    assert not model.decides("evidence")
+
+
+def test_verdict_with_a_guideline_from_its_own_case_does_not_count() -> None:
+    criterion = Criterion(name="tone", instructions="Kind?")
+    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=hashed)
+    examples = [Example(inputs=f"case {number}", outputs="a") for number in range(2)]
+    answers = [Feedback(example=example, value=True, author="ann") for example in examples]
+    memory.remember([answer.model_copy(update={"rationale": "So."}) for answer in answers])
+    ids = {episode.example_id: episode.id for episode in memory.episodes()}
+    first, second = (ids[example.id] for example in examples)
+    learn(memory, op("add", first, text="Own"), op("add", first, second, text="Shared"))
+    shown = [guideline.id for guideline in memory.guidelines()]
+    for answer in answers:
+        judgment = make_judgment(answer.example.id, guideline_ids=shown)
+        memory.remember(answer.model_copy(update={"judgment": judgment}))
+    memory.trust()
+    cases = {case.example_id: case for case in load_cases(memory.access.view, criterion.scale)}
+    assert [cases[example.id].verdict is None for example in examples] == [True, False]
 
 
 def test_examples_with_one_text_are_cases_of_their_own() -> None:
