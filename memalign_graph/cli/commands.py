@@ -398,6 +398,7 @@ def migrate(
         result = asyncio.run(comparing)
     summary = {
         "cases": result.cases,
+        "cases with a verdict before": result.cases_before,
         "agreement before": _interval(result.before),
         "agreement after": _interval(result.after),
         "difference": _interval(result.difference),

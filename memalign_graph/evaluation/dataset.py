@@ -3,6 +3,7 @@
 All feedback on one item is in one fold, so that no judge is measured on what it learned from.
 """
 
+import inspect
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,7 @@ from memalign_graph.identity import digest
 from memalign_graph.memory.feedback import parse_record
 from memalign_graph.memory.index import retrieval_text
 from memalign_graph.memory.memory_state import merge_feedback
-from memalign_graph.scales import Numeric, Scale, Value
+from memalign_graph.scales import PLAIN_FUNCTION, Numeric, Scale, Value
 from memalign_graph.types import (
     Criterion,
     Episode,
@@ -30,6 +31,8 @@ from memalign_graph.types import (
 
 
 def _known_grouping(group_by: object) -> object:
+    if inspect.iscoroutinefunction(group_by):
+        raise ValueError(PLAIN_FUNCTION)
     if group_by in ("example", "inputs") or callable(group_by):
         return group_by
     raise ValueError(

@@ -182,9 +182,10 @@ async def _judge_folds(
         )
         for subject in subjects
     ]
-    scale = subjects[0].experiment.criterion.scale
+    criterion = subjects[0].experiment.criterion
+    scale = criterion.scale
     with_memory = [subject for subject in subjects if has_memory(subject.alignment.judge)]
-    baselines = [await _baselines(io, fold, scale, *with_memory[-1:]) for fold in folds]
+    baselines = [await _baselines(io, fold, criterion, *with_memory[-1:]) for fold in folds]
     evaluated = [
         EvaluatedCase(
             example=case.example,
@@ -235,12 +236,12 @@ async def _learn(
 
 
 async def _baselines(
-    io: IO, fold: dataset.Fold, scale: Scale, subject: JudgeUnderTest | None = None
+    io: IO, fold: dataset.Fold, criterion: Criterion, subject: JudgeUnderTest | None = None
 ) -> list[dict[str, Prediction]]:
     """Predict a fold's cases without a judge, from the labels of the other folds."""
-    labels = [item.value for item in fold.train if item.value is not None]
+    labels = [case.expected for case in dataset.labelled_cases(fold.train, criterion)]
     if subject is None or not labels:
-        constants = dataset.baselines(labels, None, scale).items()
+        constants = dataset.baselines(labels, None, criterion.scale).items()
         return [{name: Prediction(value=value) for name, value in constants} for _ in fold.test]
     access, k = subject.empty().access, max(subject.alignment.judge.k, 1)
     unjudged = [item.model_copy(update={"judgment": None}) for item in fold.train]
@@ -255,7 +256,7 @@ async def _baselines(
                 raise
             similar = await recall_without_episodes(io, access, error)
         examples = load_examples(access.view, similar.similar)
-        values = dataset.baselines(labels, examples, scale)
+        values = dataset.baselines(labels, examples, criterion.scale)
         verdict = RawVerdict(values.get(dataset.MEDIAN, values[dataset.MAJORITY]))
         decision = model.decide(verdict, decode_optional_vector(similar.vector), "evidence")
         by_name = {name: Prediction(value=value) for name, value in values.items()}

@@ -88,6 +88,9 @@ class Migration(FrozenModel):
     cases: int
     """How many cases have an expert's value."""
 
+    cases_before: int
+    """How many of these have a verdict of the old judge."""
+
     before: Estimate
     """The agreement of the old judge's verdicts with the experts, with a 95 % interval."""
 
@@ -133,8 +136,8 @@ async def _migrate(
 
     Args:
         memory: The memory.
-        to: The model to change to. Without one the judge is compared with the verdicts that are
-            stored: after an update of this package whose prompts count as another judge.
+        to: The model to change to. Without one the judge is compared with the stored verdicts of
+            other judges: after an update of this package whose prompts count as another judge.
         apply: Whether to store the new verdicts in place of the old ones; otherwise the memory is
             only read. `memory.rollback` undoes it.
         target_agreement: As of `Uncertain`.
@@ -159,13 +162,12 @@ async def _migrate(
         copy = await MemoryCopy.of(io, memory.access)
         if not copy.cases:
             raise InvalidInputError("memory: no case has an expert's value. Remember some first.")
-        if to is None:
-            stored = load_cases(copy.access.view, scale, max_cases=len(copy.access.view.rows()))
-            before = {case.example_id: case.verdict.value for case in stored if case.verdict}
-        else:
+        if to is not None:
             old = replace(subject, name=OLD, alignment=Alignment(judge=judge))
             before = _values((await _judge_as_new(io, old, copy))[0])
         judgments, failures, judge_key = await _judge_as_new(io, subject, copy)
+        if to is None:
+            before = _stored_values(copy.access, judge_key)
         await record_judgments(io, copy.access, judgments, replaces=True)
         trust = await current_trust(io, copy.access, judge.mode, target, judge_key)
         if apply:
@@ -200,6 +202,7 @@ async def _migrate(
     changed.sort(key=lambda case: not values_agree(scale, case.before, case.expected))
     return Migration(
         cases=len(copy.cases),
+        cases_before=len(before),
         before=scores[0].metrics["agreement"],
         after=scores[1].metrics["agreement"],
         difference=compared.differences["agreement"],
@@ -315,6 +318,15 @@ async def _find_flips(
 
     flips = await experiment.map(io, find_flip, cases)
     return [flip for flip in flips if flip is not None]
+
+
+def _stored_values(access: MemoryAccess, judge_key: str) -> dict[str, Value]:
+    """Return the verdicts of all judges but this one; without any, its own earlier ones."""
+    view, scale, values = access.view, access.criterion.scale, dict[str, Value]()
+    for by_others in (True, False):
+        cases = load_cases(view, scale, judge_key, len(view.rows()), by_others=by_others)
+        values = values or {case.example_id: case.verdict.value for case in cases if case.verdict}
+    return values
 
 
 def _values(judgments: Mapping[str, Judgment]) -> dict[str, Value]:

@@ -10,7 +10,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from typing_extensions import TypedDict
 
-from memalign_graph import Judge
+from memalign_graph import Example, Judge
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.evaluation import Report, ablations
 from memalign_graph.settings import Alignment
@@ -157,6 +157,10 @@ async def test_baselines_are_scored(call: Caller) -> None:
     # By chance a case can be less similar to cases of its own kind.
     assert report.metric("evidence", "agreement").value == pytest.approx(1, abs=0.1)
     assert ("aligned", "kNN") in {(pair.judge, pair.against) for pair in report.comparisons}
+    # A case counts once, however many experts valued it.
+    panel = [record(30 + n, value=False, author=f"e{k}") for n in range(3) for k in range(5)]
+    cases = await call.evaluate(CRITERION, [*records(9, value=True), *panel], resamples=30)
+    assert {case.predictions["majority"].value for case in cases.cases} == {True}
     stars = await call.evaluate(SCALES["stars"], records(12, "stars"))
     judges = [scores.judge for scores in stars.scores]
     assert judges[:4] == ["majority", "median", "kNN", "evidence"]
@@ -197,12 +201,17 @@ async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer)
     assert report.comparison("theirs", "mine") is not None
 
 
+async def by_inputs(example: Example) -> str:
+    return str(example.inputs)
+
+
 @pytest.mark.parametrize(
     ("feedback", "options", "says"),
     [
         (records(2), {}, "folds: 3 folds need .* there are 2"),
         ({"inputs": 1}, {}, "feedback: give a list"),
         (records(5), {"group_by": "outputs"}, "group_by: 'outputs' is not known"),
+        (records(5), {"group_by": by_inputs}, "group_by: give a plain function, not an async one"),
         (records(5), {"progress": 7}, "progress: 7 is neither"),
         (records(5), {"cache": 7}, "cache: give a LangGraph store, or the path"),
         (records(5), {"cache": "."}, "cache: a folder or URL can't be used"),

@@ -268,6 +268,19 @@ def test_all_stored_verdicts_are_compared_however_many_the_evidence_counts(
     assert (migration.before.value, migration.after.value) == (42 / 48, 42 / 48)
 
 
+def test_few_verdicts_of_the_present_judge_do_not_hide_a_fall(
+    memory: JudgeMemory, server: LoopbackServer
+) -> None:
+    new = judge_of(server, "new")
+    for number in (100, 101, 105):
+        judgment = deployed(memory, new, number)
+        memory.remember({**case(number), "value": truth(number), "judgment": judgment})
+    migration = migrate(memory, progress=False, **new.options)
+    assert (migration.cases, migration.cases_before) == (CASES + 3, CASES)
+    assert migration.before.value == 1
+    assert migration.difference.value == pytest.approx(-6 / 48)
+
+
 def test_refused_case_keeps_its_verdict(memory: JudgeMemory, server: LoopbackServer) -> None:
     refused = error(400, "This prompt is not allowed.", code="content_filter")
     double = judging.Judge(
