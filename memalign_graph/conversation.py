@@ -33,8 +33,8 @@ TurnState = Mapping[str, Any]
 are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
 are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict. In an
 agent there are also `tools`; `steps`: the names of the tools whose results are not the answer; and
-`spoke`: None from the call of the model to `after_model`; then the id of the last human message that
-the model answered, False, or True if it has no id.
+`spoke`: None from the call of the model to `after_model`; then the id of the last human message
+that the model answered, False, or True if it has no id.
 """
 
 COUNTED: Final = ("turn", "status", "revisions")
