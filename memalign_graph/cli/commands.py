@@ -199,7 +199,8 @@ def evaluate(
     if not all(met):
         return Status.THRESHOLD_MISSED
     failed = rejected or more or measured.of("aligned").failed
-    return Status.PARTIAL if failed else Status.DONE
+    pending = any(memory.pending for memory in measured.memories)
+    return Status.PARTIAL if failed or pending else Status.DONE
 
 
 def _limits(thresholds: Thresholds, file: CriterionFile) -> dict[str, float]:

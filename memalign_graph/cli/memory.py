@@ -107,7 +107,7 @@ def export(
             "version": memory.version(),
         }
     if to_stdout:
-        sys.stdout.write(text)
+        sys.stdout.buffer.write(text.encode())
     else:
         terminal.result(done)
 

@@ -69,7 +69,6 @@ class AnswerCache(BaseCache):
         [item] = run_sync(SYNC.batch(self._store, [GetOp(_CHAT, key)]))
         if item is None:
             self._started_at[key] = time.perf_counter()
-            self._count(_purpose(), chat_calls=1)
             return None
         [message] = messages_from_dict([item.value["message"]])
         tokens = _tokens(message)["input_tokens"]
@@ -80,7 +79,7 @@ class AnswerCache(BaseCache):
         key, now = self._key(prompt, llm_string), time.perf_counter()
         seconds = round(now - self._started_at.pop(key, now), 3)
         message = getattr(return_val[0], "message", None)
-        self._count(_purpose(), seconds=seconds, **_tokens(message))
+        self._count(_purpose(), chat_calls=1, seconds=seconds, **_tokens(message))
         # A model that answered in prose may answer as asked the next time.
         if isinstance(message, AIMessage) and _is_structured(message):
             value = {"message": message_to_dict(message), "seconds": seconds}

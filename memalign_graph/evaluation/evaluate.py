@@ -115,7 +115,8 @@ async def _evaluate(
                 FoldMemory(
                     fold=number,
                     judge=name,
-                    episodes=len(await memory.access.all_episodes(io)),
+                    episodes=len(episodes := await memory.access.all_episodes(io)),
+                    pending=sum(episode.status == "pending" for episode in episodes),
                     guidelines=await memory.access.guidelines(io),
                     warnings=memory.report.warnings,
                 )
@@ -341,6 +342,11 @@ def _warnings(
         warnings += [
             f"{name}: some feedback was not learned from; the first reason: {reason}"
             for reason in rejected[:1]
+        ]
+        noted = list(dict.fromkeys(warning for report in reports for warning in report.warnings))
+        warnings += [
+            f"{name}: {len(noted)} warnings while it learned; the first: {warning}"
+            for warning in noted[:1]
         ]
         if failures := [case.failures[name] for case in cases if name in case.failures]:
             missing = f"{len(failures)} of {len(cases)} cases have no verdict and are in none of"

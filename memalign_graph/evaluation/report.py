@@ -89,6 +89,7 @@ class FoldMemory(FrozenModel):
     fold: int
     judge: str
     episodes: int
+    pending: int = 0  # episodes that could not be distilled
     guidelines: list[Guideline]
     warnings: list[str]  # of the alignment
 

@@ -148,7 +148,7 @@ def _add_assessments(
             author, feedback_id = source.get("source_id"), item.get("assessment_id")
             if author == _ANONYMOUS:
                 author = None
-                # The memory tells anonymous feedback apart by its id, and an override has a new one.
+                # The memory tells anonymous feedback apart by its id, which an override changes.
                 for _ in overrides:
                     feedback_id = overrides.get(str(feedback_id), feedback_id)
             add_feedback(

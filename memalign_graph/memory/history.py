@@ -287,8 +287,8 @@ async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str)
         facts, rows = view.facts()
         if newest and view.unknown_facts([newest]):
             raise InvalidInputError(
-                f"memory: that of {access.criterion.name!r} in this store has no commit {newest!r}. "
-                "Give the memory that the cases were prepared with."
+                f"memory: that of {access.criterion.name!r} here has no commit {newest!r}: "
+                "give the memory that the cases were prepared with."
             )
         now, view = view.index, MemoryView(access.embedder.id)
         view.add([fact for fact in facts if fact.id <= newest], rows)

@@ -303,7 +303,7 @@ async def test_batch_of_another_memory_is_refused(bench: Bench, tmp_path: Path) 
     before, bench.store = bench.store, InMemoryStore()
     again = batch.at("batch")
     for _ in range(2):
-        with pytest.raises(InvalidInputError, match="^memory: .* has no commit"):
+        with pytest.raises(InvalidInputError, match=r"^memory: .* has no commit"):
             batch.collect()
         assert not again.exists()
         bench.memory().remember(Feedback.model_validate({**SAID, "value": True}))

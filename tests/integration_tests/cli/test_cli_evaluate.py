@@ -11,7 +11,7 @@ import pytest
 from memalign_graph.evaluation import Report
 from memalign_graph.local import open_local_store
 from tests.integration_tests.cli.support import Ran, Shell
-from tests.loopback import Rule, answer, refusal
+from tests.loopback import Rule, answer, error, refusal
 
 FAST = ["--folds", "2"]
 
@@ -149,6 +149,18 @@ def test_case_without_verdict_is_reported(learner: Shell) -> None:
     refused = Rule(lambda chat: "Answer 2 " in chat.text, reply=refusal())
     learner.server.rules = [refused, *learner.server.rules]
     assert evaluate(learner, "--json").status == 4
+
+
+def test_feedback_that_stays_pending_is_reported(shell: Shell) -> None:
+    refused = error(400, "Content policy.")
+    rule = Rule(lambda chat: chat.schema_name == "guideline_operations", reply=refused)
+    shell.server.rules = [rule]
+    ran = evaluate(shell, "--min-agreement", "0.1", "--json")
+    assert ran.status == 4
+    report = Report.model_validate(ran.document)
+    assert [memory.pending for memory in report.memories] == [6, 6]
+    [warning] = report.warnings
+    assert warning.startswith("aligned: 12 warnings while it learned; the first: Feedback ")
 
 
 def test_second_run_with_a_cache_calls_no_model(learner: Shell) -> None:

@@ -196,7 +196,7 @@ def test_batch_needs_the_memory_that_it_was_prepared_with(shell: Shell) -> None:
     assert shell.judge(CASE, options=["--prepare", "batch.jsonl", "-m", "team.db"]).status == 0
     shell.write("results.jsonl", "")
     ran = shell.run(*COLLECT, "--prepare", "again.jsonl")
-    assert ran.refusal.startswith("--memory: that of 'support_tone' in this store has no commit")
+    assert ran.refusal.startswith("--memory: that of 'support_tone' here has no commit")
     assert "purged" not in ran.err
     assert not (shell.folder / "again.jsonl").exists()
 

@@ -34,6 +34,17 @@ def test_feedback_from_stdin(shell: Shell) -> None:
     assert '"new": 2' in out
 
 
+def test_export_to_stdout_is_utf_8(shell: Shell) -> None:
+    shell.align({**ANN, "rationale": "Zu kühl: €"})
+    shell.environment["PYTHONIOENCODING"] = "cp1252"
+    with (shell.folder / "memory.jsonl").open("wb") as file:
+        exporting = shell.process("memory", "export", "-c", "tone.yaml", "-", stdout=file)
+        _, err = exporting.communicate(timeout=_WAIT_S)
+    assert exporting.returncode == 0, err
+    assert shell.memory("import", "memory.jsonl", "-m", "new.db").status == 0
+    assert shell.opened("new.db") == shell.opened()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -36,6 +36,7 @@ from tests.loopback import (
     answer,
     error,
     refusal,
+    truncated,
     with_logprobs,
 )
 
@@ -284,6 +285,18 @@ async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServ
     assert (report.of("aligned").cases, report.of("aligned").failed) == (0, 8)
     assert {metric.value for metric in report.of("aligned").metrics.values()} == {None}
     assert "no verdict" in report.to_markdown()
+
+
+@pytest.mark.parametrize(
+    ("reply", "count"), [(error(400, "Content policy."), 0), (truncated("{"), 2), (refusal(), 2)]
+)
+async def test_refused_requests_are_no_calls(
+    call: Caller, server: LoopbackServer, reply: Reply, count: int
+) -> None:
+    server.responder = Model(judge=lambda chat: reply if judged_case(chat) == 5 else True)
+    report = await call.evaluate(CRITERION, GIVEN, resamples=0)
+    assert report.of("base").failed == 1
+    assert calls(report, judge="base") == 7 + count
 
 
 async def test_case_without_a_vector_fails_alone(call: Caller, server: LoopbackServer) -> None:
