@@ -9,11 +9,17 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from langgraph.types import interrupt
-from pydantic import ConfigDict, PlainValidator, RootModel, WithJsonSchema, create_model
+from pydantic import (
+    ConfigDict,
+    PlainValidator,
+    RootModel,
+    TypeAdapter,
+    WithJsonSchema,
+    create_model,
+)
 
 from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.errors import excerpt
@@ -24,6 +30,7 @@ from memalign_graph.types import (
     Episode,
     Example,
     Feedback,
+    GivenAt,
     Guideline,
     Judgment,
     ReviewReason,
@@ -103,6 +110,7 @@ class Reply(NamedTuple):
     content: Any  # the text or the fields; unvalidated
     name: str = "the reply"  # for errors
     judgment_ids: Sequence[Any] = ()  # that the client wrote, wherever it did
+    author: Any = None  # likewise; unvalidated
 
     def edited(self) -> dict[str, Any]:
         if isinstance(self.content, dict):
@@ -136,11 +144,11 @@ def _from_json_text(reply: Any) -> Any:
 
 def _parse_item(reply: Any, wrapper: Mapping[str, Any], shapes: str) -> Reply:
     if isinstance(reply, str):
-        return Reply("text", reply, judgment_ids=_judgment_ids(wrapper))
+        return Reply("text", reply, "the reply", *_named(wrapper))
     if not isinstance(reply, dict):
         raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {shapes}.")
     if "type" not in reply:
-        return Reply("object", reply, judgment_ids=_judgment_ids(wrapper, reply))
+        return Reply("object", reply, "the reply", *_named(wrapper, reply))
     decision = reply["type"]
     kind = _INBOX_DECISIONS.get(str(decision), decision)
     if kind not in (*_DECISIONS, "ignore"):
@@ -152,13 +160,17 @@ def _parse_item(reply: Any, wrapper: Mapping[str, Any], shapes: str) -> Reply:
     if kind in ("reject", "respond"):
         content = content or reply.get("args")
     name = "the response" if decision == "response" else f"the message of {decision!r}"
-    return Reply(kind, content, name, _judgment_ids(wrapper, reply, action, args))
+    return Reply(kind, content, name, *_named(wrapper, reply, action, args))
 
 
-def _judgment_ids(*parts: Any) -> list[Any]:
-    """Return the judgments that the parts of a reply name."""
+def _named(*parts: Any) -> tuple[list[Any], Any]:
+    """Return the judgments that the parts of a reply name, and the author that the last names."""
     fields = [part for part in parts if isinstance(part, dict)]
-    return [part[JUDGMENT_ID] for part in fields if part.get(JUDGMENT_ID) is not None]
+    ids, authors = (
+        [part[key] for part in fields if part.get(key) is not None]
+        for key in (JUDGMENT_ID, "author")
+    )
+    return ids, authors[-1] if authors else None
 
 
 def parse_answer(reply: Any, shapes: str, pending_id: str | None) -> Reply:
@@ -338,14 +350,14 @@ def _read_feedback(
             fields = {**shown, "rationale": parsed.content}
         case "edit":
             fields = {**shown, **parsed.edited()}
-            if str(fields["rationale"] or "").strip() == shown["rationale"].strip():
+            if str(fields["rationale"] or "").split() == shown["rationale"].split():
                 fields["rationale"] = None
         case _:
             if not isinstance(parsed.content, str) or not parsed.content.strip():
                 raise ValueError(f"{parsed.name} is empty: {shapes}.")
             check_json(parsed.content, parsed.name)
-            return {"rationale": parsed.content.strip()}
-    return _read_fields(fields, criterion, shapes)
+            fields = {"rationale": parsed.content}
+    return _read_fields({**fields, "author": parsed.author}, criterion, shapes)
 
 
 def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -> dict[str, Any]:
@@ -363,7 +375,7 @@ def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -
         raise ValueError(f"the reply has neither a value nor a rationale: {shapes}.")
     if "given_at" in read:
         try:
-            datetime.fromisoformat(read["given_at"])
+            read["given_at"] = TypeAdapter(GivenAt).validate_python(read["given_at"])
         except ValueError as error:
             raise ValueError(
                 f"`given_at`: {excerpt(read['given_at'], 40)!r} is not a date."

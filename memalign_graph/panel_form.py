@@ -85,9 +85,7 @@ def read_panel(
         raise ValueError(f"{interrupts.NOT_SEEN}: give a value, a rationale or both by criterion.")
     judgments, author = judgments or {}, dict[str, str]()
     replies = _replies_by_criterion(parsed, criteria, judgments)
-    if parsed.kind == "object" and (
-        named := interrupts.parse_text(replies.get("author"), "author")
-    ):
+    if named := interrupts.parse_text(parsed.author, "author"):
         author = {"author": named}
     feedback: PanelReply = {}
     for name, criterion in criteria.items():

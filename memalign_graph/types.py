@@ -79,6 +79,19 @@ def read_compact_date(value: Any) -> Any:
         raise ValueError(f"given_at: {shown} is not a date: {expected}") from error
 
 
+def _check_is_in_utc(time: datetime) -> datetime:
+    try:
+        time.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{time} is not a date: its year in UTC is not 1 to 9999.") from error
+    return time
+
+
+GivenAt = Annotated[
+    UtcDatetime, BeforeValidator(read_compact_date), AfterValidator(_check_is_in_utc)
+]
+
+
 _DEPTH = 10  # of an example's value within a store's item
 
 
@@ -313,7 +326,7 @@ class Feedback(FrozenModel):
     """The judgment that the feedback answers, if any."""
     thread_id: str | None = None
     """The LangGraph thread in which it was given, if any."""
-    given_at: UtcDatetime = Field(default_factory=lambda: datetime.now(UTC))
+    given_at: GivenAt = Field(default_factory=lambda: datetime.now(UTC))
     """When it was given; now by default, and in UTC without a zone. Of two pieces of feedback by
     one author on one example, the newer counts."""
 
@@ -325,11 +338,6 @@ class Feedback(FrozenModel):
         flat = {name: data[name] for name in Example.model_fields if name in data}
         rest = {name: value for name, value in data.items() if name not in flat}
         return {**rest, "example": flat} if flat else data
-
-    @field_validator("given_at", mode="before")
-    @classmethod
-    def _read_date(cls, given_at: Any) -> Any:
-        return read_compact_date(given_at)
 
     @field_validator("rationale", "author", "id", "thread_id", mode="after")
     @classmethod

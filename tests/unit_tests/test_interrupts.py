@@ -104,6 +104,7 @@ FORMS: dict[str, Form[Any]] = {
 SAID = {"value": "Poor", "rationale": WORDS}
 NAMED = {"judgment_id": JUDGMENT.id}
 OTHER = {"judgment_id": JUDGMENTS["tone"].id}
+ANN = {"author": "ann"}
 ONLY_WORDS = {"rationale": WORDS}
 APPROVE = {"type": "approve"}
 ACCEPT = {"type": "accept", "args": None}
@@ -130,7 +131,10 @@ def respond(words: Any, kind: str = "respond") -> dict[str, Any]:
 
 TAKEN: list[tuple[str, Any, list[Any]]] = [
     ("review", {"value": "Poor"}, [{"value": "poor"}, edit(value="Poor", rationale=f"{SEEN} ")]),
-    ("review", {**SAID, "author": "ann"}, [{**SAID, "author": " ann "}]),
+    ("review", {"value": "Poor"}, [edit(value="Poor", rationale=SEEN.replace(" ", "\r\n"))]),
+    ("review", {**SAID, "author": "ann"}, [{**SAID, "author": " ann "}, edit(**SAID, **ANN)]),
+    ("review", {**ONLY_WORDS, **ANN}, [{**respond(WORDS), **ANN}, {"decisions": [WORDS], **ANN}]),
+    ("review", {"value": "Good", **ANN}, [{**APPROVE, **ANN}, {"decisions": [APPROVE], **ANN}]),
     ("review", {"value": "Good", "rationale": WORDS}, [edit(rationale=WORDS)]),
     ("review", None, [IGNORE]),
     (
@@ -196,6 +200,7 @@ TAKEN: list[tuple[str, Any, list[Any]]] = [
         {name: {"value": value} for name, value in JUDGED.items() if name != "grade"},
         [APPROVE],
     ),
+    ("panel", {name: {"value": value, **ANN} for name, value in JUDGED.items()}, [APPROVE | ANN]),
     ("panel", None, [IGNORE]),
     (
         "panel without grade",
@@ -267,7 +272,10 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
         )
     ),
     ("review", EMPTY, [edit(value=None, rationale=SEEN)]),
-    ("review", "`given_at`: 'soon' is not a date", [{**SAID, "given_at": "soon"}]),
+    *(
+        ("review", f"`given_at`: {date!r} is not a date", [{**SAID, "given_at": date}])
+        for date in ("soon", "2024-05-31T10", "2024-W22-5", "0001-01-01T00:00:00+14:00")
+    ),
     (
         "review",
         ANOTHER,
@@ -290,7 +298,11 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
     ),
     ("review", "the message of 'reject' is empty: reply", [{"type": "reject", "args": ""}]),
     ("clarify", "or approve to continue without an answer", [respond(" ")]),
-    ("clarify of ann", "'ann' wrote this comment and", [{**ONLY_WORDS, "author": "bob"}]),
+    (
+        "clarify of ann",
+        "'ann' wrote this comment and",
+        [{**ONLY_WORDS, "author": "bob"}, {**respond(WORDS), "author": "bob"}],
+    ),
     ("panel", "a reply of type str is not understood", [WORDS]),
     ("panel", UNCLEAR, [respond(WORDS, "reject"), {**APPROVE, "message": WORDS}]),
     ("panel", "'mood', which is not a criterion", [{"mood": False}]),
