@@ -340,7 +340,8 @@ class CallJudge:
 
     async def _store_decision(self, step: NodeCall) -> StateUpdate:
         decided = step.state["decided"]
-        items = [await make_feedback(step, **each) for each in decided]
+        await step.access.refresh(step.io)
+        items = [make_feedback(step, **each) for each in decided]
         feedback = [Feedback.model_validate(item) for item in items]
         await remember(step.io, step.access, feedback, embeds=False)  # before a model is called
         view = await step.access.refresh(step.io)

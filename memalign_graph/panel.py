@@ -24,6 +24,7 @@ from memalign_graph.errors import (
 )
 from memalign_graph.graphs import Graph, new_builder, route_to_review
 from memalign_graph.judging.case import Retrieved, prepare_example, retrieve
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index import encode_vector
 from memalign_graph.memory.recall import decode_optional_vector, embed_once
 from memalign_graph.nodes import judge as judging
@@ -332,9 +333,9 @@ class _Panel:
         state, example = step.state, step.example
         judgments, guidelines = _judgments(state), {}
         memories = require_channel(state, "judge_memories")
-        for name in [name for name in self.resources if name in memories]:  # it may be a new panel
-            access = self.resources[name].memory(step.access.store, step.settings)
-            memory = await Retrieved.load(step.io, access, memories[name])
+        accesses = await self._readable(step)  # before the question, as in `collect_feedback`
+        for name in [name for name in accesses if name in memories]:  # it may be a new panel
+            memory = await Retrieved.load(step.io, accesses[name], memories[name])
             guidelines[name] = memory.all_guidelines
         was_shown = is_resuming()
         replies = panel_form(
@@ -349,13 +350,11 @@ class _Panel:
             return {"feedback": None}
         feedback = {}
         for name, fields in replies.items():
-            access = self.resources[name].memory(step.access.store, step.settings)
             judgment = judgments.get(name) if was_shown else None
-            own = replace(step, access=access)
-            try:
-                feedback[name] = await make_feedback(own, fields, example, judgment)
-            except MemAlignError as error:
-                _log_or_raise(name, error)  # `learn_one` reports it
+            if name in accesses:
+                own = replace(step, access=accesses[name])
+                feedback[name] = make_feedback(own, fields, example, judgment)
+            else:
                 saved: Any = {"example": example, "judgment": judgment, "thread_id": step.thread_id}
                 feedback[name] = Feedback(**saved, **fields).to_json()
         given = {name: fields for name, fields in feedback.items() if fields is not None}
@@ -370,7 +369,13 @@ class _Panel:
         return {"judge_run": {**judge_run, "vector": vector}}
 
     async def _embed(self, step: NodeCall, example: Example, *, always: bool = False) -> str | None:
-        accesses = []
+        accesses = [*(await self._readable(step)).values()]
+        vector = await embed_once(step.io, accesses, example, always=always)
+        return None if vector is None else encode_vector(vector)
+
+    async def _readable(self, step: NodeCall) -> dict[str, MemoryAccess]:
+        """Refresh the memories; without those that fail, which `learn_one` reports."""
+        accesses = {}
         for name, resources in self.resources.items():
             access = resources.memory(step.access.store, step.settings)
             try:
@@ -378,9 +383,8 @@ class _Panel:
             except MemAlignError as error:
                 _log_or_raise(name, error)
             else:
-                accesses.append(access)
-        vector = await embed_once(step.io, accesses, example, always=always)
-        return None if vector is None else encode_vector(vector)
+                accesses[name] = access
+        return accesses
 
     def _aggregated(
         self, judgments: Mapping[str, Any], feedback: Mapping[str, Any]

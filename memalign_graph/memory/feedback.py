@@ -106,6 +106,13 @@ def order_after(before: datetime, feedback: Feedback) -> Feedback:
     return feedback.model_copy(update={"given_at": max(feedback.given_at, after)})
 
 
+def order_after_known(view: MemoryView, feedback: Feedback) -> Feedback:
+    """Date feedback after this expert's stored feedback on the example, and after its removal."""
+    key = feedback.episode_id
+    dates = [episode.given_at for episode in view.episodes([key]).values()]
+    return order_after(max([view.forgotten_at(key), *dates]), feedback)
+
+
 async def take_back(
     io: IO, access: MemoryAccess, episode_id: str, given_at: datetime, *, author: str | None
 ) -> None:
@@ -172,7 +179,7 @@ async def revise(
             "rationale": revised.rationale,
             "status": "pending",
             "thread_ids": list(dict.fromkeys(threads)),
-            "given_at": max(revised.given_at, stored.given_at),
+            "given_at": order_after(stored.given_at, revised).given_at,
             "updated_at": datetime.now(UTC),
         }
     )

@@ -17,12 +17,11 @@ from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignErr
 from memalign_graph.interrupts import clarify_form
 from memalign_graph.memory.feedback import RememberResult, remember, take_back
 from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.judgments import utc_now
 from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import max_input_tokens
-from memalign_graph.nodes.review import is_forgotten, order_after_known
+from memalign_graph.nodes.review import date_reply
 from memalign_graph.prompts import clarify
 from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import NodeCall, StateUpdate, require_channel
@@ -78,11 +77,11 @@ async def clarify_feedback(step: NodeCall) -> StateUpdate:
     feedback, lesson = step.feedback, {**require_channel(step.state, "judge_lesson")}
     question = lesson.pop("clarification")["question"]
     form = clarify_form(step.resources.criterion, feedback, question)
+    await step.access.refresh(step.io)  # before the question, as in `collect_feedback`
     answer = form.ask(step.settings["namespace"])
     merged = clarify.merge_clarification(feedback, question, answer)
     if answer:  # given now: it counts after what the expert said elsewhere in the meantime
-        answered = merged.model_copy(update={"given_at": utc_now()})
-        merged = await order_after_known(step, answered)
+        merged = date_reply(step, merged, answer.get("given_at"))
     if merged.episode_id != feedback.episode_id:  # only the answer names its author
         lesson["replaced"] = [feedback.episode_id, feedback.given_at.isoformat()]
     return {"feedback": merged.to_json(), "judge_lesson": lesson}
@@ -183,8 +182,10 @@ def load_operations(operations: list[dict[str, Any]] | None) -> list[GuidelineOp
 
 async def _has_feedback(step: NodeCall) -> bool:
     """Return whether the expert answered, and it was not forgotten while the run was broken off."""
-    is_answered = step.state.get("feedback") is not None
-    return is_answered and not await is_forgotten(step, step.feedback)
+    if step.state.get("feedback") is None:
+        return False
+    view, feedback = await step.access.refresh(step.io), step.feedback
+    return view.forgotten_at(feedback.episode_id) <= feedback.given_at
 
 
 async def _store(step: NodeCall) -> RememberResult:

@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.interrupts import parse_review, review_form
 from memalign_graph.judging.case import Retrieved
-from memalign_graph.memory.feedback import order_after
+from memalign_graph.memory.feedback import order_after_known
 from memalign_graph.memory.judgments import (
     count_asked,
     find_judgment,
@@ -71,6 +72,9 @@ async def collect_feedback(step: NodeCall) -> StateUpdate:
         if name not in step.state and not is_resuming():
             raise missing_channel(name)
     example, judgment = step.example, step.judgment
+    # What may fail comes before the question: a node that fails after it keeps the first reply.
+    _check_criterion(step, judgment)
+    await step.access.refresh(step.io)
     saved_memory = require_channel(step.state, "judge_memory")
     memory = await Retrieved.load(step.io, step.access, saved_memory)
     episodes = [episode for similar in memory.recalled for episode in similar.episodes]
@@ -83,12 +87,13 @@ async def collect_feedback(step: NodeCall) -> StateUpdate:
         episodes=[episode for episode in episodes if episode.id in judgment.episode_ids],
         was_shown=was_shown,
     ).ask(step.settings["namespace"])
-    feedback = await make_feedback(step, fields, example, judgment if was_shown else None)
+    feedback = make_feedback(step, fields, example, judgment if was_shown else None)
     return {"feedback": feedback, "judge_lesson": {}}
 
 
 async def find_the_judgment(step: NodeCall) -> StateUpdate:
     kept = await find_judgment(step.io, step.access, step.state.get("judgment_id", ""))
+    await step.access.refresh(step.io)
     try:
         fields = parse_review(step.state.get("reply"), step.resources.criterion, kept.judgment)
     except ValueError as error:
@@ -99,43 +104,42 @@ async def find_the_judgment(step: NodeCall) -> StateUpdate:
         "judge_memory": Retrieved(version=kept.judgment.memory_version, vector=vector).to_json(),
         "judge_lesson": {},
         "judgment": kept.judgment.to_json(),
-        "feedback": await make_feedback(step, fields, kept.example, kept.judgment),
+        "feedback": make_feedback(step, fields, kept.example, kept.judgment),
         "learned": None,
     }
 
 
-async def make_feedback(
+def make_feedback(
     step: NodeCall, fields: dict[str, Any] | None, example: Example, judgment: Judgment | None
 ) -> dict[str, Any] | None:
-    """Return feedback as JSON, dated after the same expert's stored feedback on the example.
+    """Return feedback as JSON, dated by the memory as last refreshed.
 
     A reply that names its date was stored before. If the expert has taken it back since, it is
     None; what the expert has said since stays newer.
     """
     if fields is None:
         return None
-    feedback = Feedback(example=example, judgment=judgment, thread_id=step.thread_id, **fields)
-    name, judged = step.access.criterion.name, feedback.judgment
-    if judged is not None and judged.criterion != name:
+    if judgment is not None:
+        _check_criterion(step, judgment)
+    undated = Feedback(example=example, judgment=judgment, thread_id=step.thread_id, **fields)
+    feedback = date_reply(step, undated, fields.get("given_at"))
+    is_forgotten = step.access.view.forgotten_at(feedback.episode_id) > feedback.given_at
+    return None if is_forgotten else feedback.to_json()
+
+
+def _check_criterion(step: NodeCall, judgment: Judgment) -> None:
+    name = step.access.criterion.name
+    if judgment.criterion != name:
         raise InvalidInputError(
-            f"criterion: the expert was asked about {judged.criterion!r}, but this graph judges "
+            f"criterion: the expert was asked about {judgment.criterion!r}, but this graph judges "
             f"{name!r}. Answer in a graph with the former criterion, or judge the case again."
         )
-    if "given_at" not in fields:
-        return (await order_after_known(step, feedback)).to_json()
-    if await is_forgotten(step, feedback):
-        return None
-    return feedback.model_copy(update={"given_at": min(feedback.given_at, utc_now())}).to_json()
 
 
-async def order_after_known(step: NodeCall, feedback: Feedback) -> Feedback:
-    """Date feedback after this expert's stored feedback on the example, and after its removal."""
-    view, key = await step.access.refresh(step.io), feedback.episode_id
-    dates = [episode.given_at for episode in view.episodes([key]).values()]
-    return order_after(max([view.forgotten_at(key), *dates]), feedback)
-
-
-async def is_forgotten(step: NodeCall, feedback: Feedback) -> bool:
-    """Return whether feedback was forgotten since it was given."""
-    view = await step.access.refresh(step.io)
-    return view.forgotten_at(feedback.episode_id) > feedback.given_at
+def date_reply(step: NodeCall, feedback: Feedback, given_at: datetime | None) -> Feedback:
+    """Date a reply after what its expert said before, unless it names an earlier date."""
+    said_now = feedback.model_copy(update={"given_at": utc_now()})
+    latest = order_after_known(step.access.view, said_now)
+    if given_at is None or given_at >= latest.given_at:
+        return latest
+    return feedback.model_copy(update={"given_at": given_at})

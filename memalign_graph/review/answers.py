@@ -7,7 +7,7 @@ the next answer.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from memalign_graph.errors import EmbeddingError, MemAlignError
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.feedback import remember
+from memalign_graph.memory.feedback import order_after_known, remember
 from memalign_graph.models import drop_oldest
 from memalign_graph.review import threads
 from memalign_graph.review.tasks import CasePayload, Reviewer, answers_another, feedback_of
@@ -64,14 +64,21 @@ class Answers:
 
     async def submit(self, answer: Answer) -> asyncio.Task[None]:
         """Store an answer; returns the background task that distills it."""
-        for name, undated in feedback_of(answer.case, answer.reply).items():
-            feedback = undated.model_copy(update={"given_at": answer.given_at})
-            access = self._access(name, answer.case["namespace"])
+        feedback = feedback_of(answer.case, answer.reply)
+        accesses = {name: self._access(name, answer.case["namespace"]) for name in feedback}
+        # All parts of an answer have one date, after what other servers' clocks have dated.
+        dates = [answer.given_at]
+        for name, part in feedback.items():
+            view = await accesses[name].refresh(ASYNC)
+            dates.append(order_after_known(view, part).given_at)
+        answer = replace(answer, given_at=max(dates))
+        for name, part in feedback.items():
+            dated = part.model_copy(update={"given_at": answer.given_at})
             try:
-                await remember(ASYNC, access, [feedback])
+                await remember(ASYNC, accesses[name], [dated])
             except EmbeddingError as error:
                 logger.warning("%s: the answer is stored without a vector: %s", name, error)
-                await remember(ASYNC, access, [feedback], embeds=False)
+                await remember(ASYNC, accesses[name], [dated], embeds=False)
         learning = asyncio.create_task(self._learn(answer))
         self.learning[learning] = answer.task_id
         learning.add_done_callback(self.learning.pop)
@@ -108,7 +115,8 @@ class Answers:
     async def _newest(self, answer: Answer) -> dict[str, Any] | None:
         """Return the reply as the expert has changed it since; None if it was taken back.
 
-        A question whose comment has changed since stays open.
+        Its date keeps what the expert says later newer, since its run may begin much later. A
+        question whose comment has changed since stays open.
         """
         case, reply, fields = answer.case, answer.reply, {"value", "rationale"}
         is_panel = case["kind"] == "panel"
@@ -123,7 +131,8 @@ class Answers:
                     continue
                 rest = {key: value for key, value in part.items() if key not in fields}
                 part = rest | episode.model_dump(include=fields, exclude_none=True)
-            newest[name] = part
+            given_at = max(answer.given_at, episode.given_at)
+            newest[name] = {**part, "given_at": given_at.isoformat()}
         if not is_panel:
             return next(iter(newest.values()), None)
         return {"author": reply["author"], **newest} if newest else None

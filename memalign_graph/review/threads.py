@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from langgraph_sdk.errors import (
@@ -131,11 +131,10 @@ async def resume(
     while interrupt_id in cases_of(
         thread := await load_thread(client, thread_id), case["criteria"]
     ):
-        read_at = datetime.now(UTC)
         reply = await newest_reply()
         if reply is None:
             return None
-        answer = {interrupt_id: _for_thread(case, reply, read_at.isoformat())}
+        answer = {interrupt_id: _for_thread(case, reply)}
         with suppress(ConflictError):  # the thread has another run in flight
             run = await client.runs.create(
                 thread_id,
@@ -150,22 +149,17 @@ async def resume(
     return None
 
 
-def _for_thread(case: CasePayload, reply: dict[str, Any], read_at: str) -> dict[str, Any]:
-    """Name the judgment and the time in a reply.
+def _for_thread(case: CasePayload, reply: dict[str, Any]) -> dict[str, Any]:
+    """Name the judgment in a reply; the thread refuses a reply to an earlier judgment.
 
-    The thread refuses a reply to an earlier judgment. Its run may begin much later: what the expert
-    says in the meantime is newer.
     What one expert says about another's comment is feedback of its own: the thread goes on without.
     """
     if answers_another(case, reply):
         return {"type": "approve"}
     ids = {name: judgment["id"] for name, judgment in case["judgments"].items()}
     if case["kind"] == "review":
-        return {**reply, JUDGMENT_ID: next(iter(ids.values())), "given_at": read_at}
+        return {**reply, JUDGMENT_ID: next(iter(ids.values()))}
     if case["kind"] == "panel":
-        answers = {
-            name: {**reply[name], JUDGMENT_ID: ids[name], "given_at": read_at}
-            for name in reply.keys() & ids
-        }
-        return {**reply, **answers}
+        parts = {name: {**reply[name], JUDGMENT_ID: ids[name]} for name in reply.keys() & ids}
+        return {**reply, **parts}
     return reply

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Judgment
-from tests.conftest import CASE, COLD, EVERY_WAY, OTHER, Bench, judgings, operations
+from memalign_graph import Judgment, StoreError, create_panel_graph
+from memalign_graph.memory.access import MemoryAccess
+from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench, judgings, operations
 from tests.loopback import ChatRequest
 
 WORDS = "Too cold."
@@ -253,6 +254,34 @@ async def test_reply_that_was_stored_before_gives_way_to_what_the_expert_said_si
     said = [episode.rationale for episode in await bench.episodes()]
     assert said == {"revised": ["Say sorry first."], "forgotten": [], "said again": [WORDS]}[change]
     assert (result["learned"] is None) is (change == "forgotten")
+
+
+@pytest.mark.parametrize("kind", ["review", "panel", "question"])
+async def test_reply_to_a_run_whose_store_failed_gives_way_to_the_next_reply(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    graph = bench.review_graph(clarify=kind == "question")
+    if kind == "panel":
+        graph = bench.compile(create_panel_graph([CRITERION], review="always", **bench.models()))
+    await bench.invoke(graph, CASE)
+    if kind == "question":
+        bench.server.script({"question": "What is cold in it?"})
+        await bench.resume(graph, "Cold.")
+
+    def reply(*, value: bool, author: str) -> Any:
+        said = {"value": value, "rationale": WORDS, "author": author}
+        return {CRITERION.name: said} if kind == "panel" else said
+
+    async def fail(*_: Any) -> None:
+        raise StoreError("The store failed.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryAccess, "refresh", fail)
+        with pytest.raises(StoreError):
+            await bench.resume(graph, reply(value=True, author="ann"))
+    await bench.resume(graph, reply(value=False, author="bob"))
+    [episode] = await bench.episodes()
+    assert (episode.author, episode.value) == ("bob", False)
 
 
 async def test_reply_cannot_be_dated_later_than_now(bench: Bench) -> None:

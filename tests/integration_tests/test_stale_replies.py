@@ -183,7 +183,13 @@ async def test_reply_about_a_former_criterion_is_not_learned(bench: Bench) -> No
     ):
         await bench.invoke(graphs[0], case, on)
         with pytest.raises(InvalidInputError, match=r"asked about 'support_tone', but .* 'accu"):
-            await bench.resume(graphs[1], {"value": True}, on)
+            await bench.resume(graphs[1], {"value": True, "author": "ann"}, on)
+        # The refused reply does not take the place of the next one.
+        await bench.resume(graphs[0], {"value": False, "author": on}, on)
+    assert {(each.author, each.value) for each in await bench.episodes()} == {
+        ("gate", False),
+        ("review", False),
+    }
     assert await bench.episodes(criterion=renamed) == []
 
 

@@ -11,11 +11,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph_sdk.errors import ConflictError, NotFoundError
 
 from memalign_graph import (
+    Criterion,
     Example,
     Feedback,
     JudgeMemory,
     create_panel_graph,
 )
+from memalign_graph.memory.facts import clock
+from memalign_graph.memory.judgments import utc_now
 from memalign_graph.review import ReviewQueue
 from memalign_graph.review.answers import Answer
 from memalign_graph.review.forms import parse_form
@@ -67,9 +70,9 @@ async def test_answer_to_a_question_belongs_to_its_author(office: Office, who: s
     assert await office.feedback() == {("ann", "Wait."): (False, joined)}
 
 
-def serve_panel(server: Threads, office: Office) -> None:
+def serve_panel(server: Threads, office: Office, *others: Criterion) -> None:
     models: Any = {"model": office.judge.model, "embeddings": office.judge.embeddings}
-    panel = create_panel_graph([CRITERION], review="always", **models)
+    panel = create_panel_graph([CRITERION, *others], review="always", **models)
     server.graph = panel.compile(checkpointer=InMemorySaver(), store=office.store)
 
 
@@ -106,6 +109,72 @@ async def test_answer_changed_while_waiting_for_another_run_is_learned_in_its_ne
     expected = {} if is_taken_back else {("ann", "Wait."): (True, None)}
     is_learned = not is_taken_back and kind != "question"  # the question stays open
     assert (await office.feedback(), bool(notices)) == (expected, is_learned)
+
+
+@pytest.mark.parametrize("kind", ["panel", "question"])
+@pytest.mark.parametrize("is_taken_back", [False, True])
+async def test_answer_changed_while_its_run_is_queued_keeps_the_change(
+    office: Office, *, kind: str, is_taken_back: bool
+) -> None:
+    server, queue = Threads(office, clarify=True), office.queue()
+    ann, reply = Reviewer("ann", True, client=server), COLD
+    asks = Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)
+    fails = Rule(lambda chat: NAME in chat.text, reply=error(400, "Refused."))
+    if kind == "panel":  # with a criterion that was not judged
+        other = with_criterion(office.judge, "other")
+        serve_panel(server, office, other.criterion)
+        queue = ReviewQueue([office.judge, other], store=office.store)
+        reply = {NAME: COLD}
+    office.server.rules = [fails if kind == "panel" else asks]
+    question = await server.start("Wait.")
+    office.server.rules = [asks]
+    if kind == "question":
+        await office.reply(queue, ann, question, **COLD)
+        question, reply = await server.question(server.ids[0]), {"rationale": "No greeting."}
+    task, create = await queue.open(ann, question), server.create
+    assert NAME not in task.case["judgments"] or kind == "question"
+
+    async def change_first(*args: Any, **options: Any) -> Any:
+        [episode] = await office.memory.aepisodes()
+        if is_taken_back:
+            await office.memory.aforget(episode.id)
+        else:
+            await office.memory.arevise(episode.id, {"value": True, "rationale": None})
+        return await create(*args, **options)
+
+    server.create = change_first  # type: ignore[method-assign]
+    await office.reply(queue, ann, question, task.case, **reply)
+    expected = {} if is_taken_back else {("ann", "Wait."): (True, None)}
+    assert await office.feedback() == expected
+
+
+@pytest.mark.parametrize("place", ["kept", "thread"])
+@pytest.mark.parametrize("is_taken_back", [False, True])
+async def test_answer_counts_after_one_that_a_clock_ahead_has_dated(
+    office: Office,
+    people: People,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    place: str,
+    is_taken_back: bool,
+) -> None:
+    server, ann, _ = people
+    ahead, now_us = timedelta(seconds=40), clock.now_us
+    example = Example(inputs="Where is my order?", outputs="Wait.")
+    earlier = Feedback(example=example, value=True, author="ann", given_at=utc_now() + ahead)
+    episode = await office.memory.aremember(earlier)
+    if is_taken_back:
+        with monkeypatch.context() as patch:
+            patch.setattr(clock, "now_us", lambda: now_us() + 40_000_000)
+            await office.memory.aforget(episode.id)
+    if place == "thread":
+        task_id = await server.start("Wait.")
+    else:
+        await office.judged("Wait.")
+        task_id = f"j-{NAME}-{(await office.judgment_ids())[0]}"
+    [notice] = await office.reply(office.queue(), ann, task_id, **COLD)
+    assert notice.startswith("Learned:")
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
 
 
 async def test_answer_is_stored_if_the_model_fails(office: Office, people: People) -> None:
