@@ -16,7 +16,6 @@ from starlette.staticfiles import StaticFiles
 
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.io import ASYNC
-from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import EMPTY_VERSION
 from memalign_graph.memory.feedback import revise
 from memalign_graph.memory.guidelines import check_name
@@ -184,14 +183,15 @@ async def show_guidelines(page: PageRequest) -> Response:
 async def edit_guidelines(page: PageRequest) -> Response:
     access, form, author = page.queue.access(page.criterion), page.form, page.reviewer.name
     guideline_id, text = form.get("guideline_id", ""), form.get("text", "")
+    texts = {guideline.id: guideline.text for guideline in await access.guidelines(ASYNC)}
     match page.request.path_params["action"]:
         case "add":
             await add_guideline(ASYNC, access, text, author=author)
         case "edit":
-            await _check_unchanged(access, guideline_id, form.get("was"))
+            _check_unchanged("rule", texts.get(guideline_id), form.get("was"))
             await edit_guideline(ASYNC, access, guideline_id, text, author=author)
         case "remove":
-            await _check_unchanged(access, guideline_id, form.get("was"))
+            _check_unchanged("rule", texts.get(guideline_id), form.get("was"))
             await remove_guideline(ASYNC, access, guideline_id, author=author)
         case "take-back":
             own_episode = Selection(episode_ids=[form.get("episode_id", "")], author=author)
@@ -203,13 +203,11 @@ async def edit_guidelines(page: PageRequest) -> Response:
     return redirect(f"/review/learned/{quote(page.criterion)}")
 
 
-async def _check_unchanged(access: MemoryAccess, guideline_id: str, seen: str | None) -> None:
-    """Refuse to overwrite a guideline's text that the expert has not seen."""
-    texts = {guideline.id: guideline.text for guideline in await access.guidelines(ASYNC)}
-    text = texts.get(guideline_id)
+def _check_unchanged(what: str, text: str | None, seen: str | None) -> None:
+    """Refuse to overwrite a text that the expert has not seen."""
     if seen is not None and text is not None and seen.split() != text.split():
         raise InvalidInputError(
-            f"This rule was reworded since you opened the page. It now says: {text}"
+            f"This {what} was changed since you opened the page. It now says: {text}"
         )
 
 
@@ -243,6 +241,9 @@ async def revise_answer(page: PageRequest) -> Response:
     episode = (await access.episodes(ASYNC, [key])).get(key)
     if episode is None or episode.author != page.reviewer.name:
         raise InvalidInputError("This is not your answer.")
+    value = None if episode.value is None else access.criterion.scale.show(episode.value)
+    said = " ".join(filter(None, (value, episode.rationale)))
+    _check_unchanged("answer", said, page.form.get("was"))
     fields = {name: page.form.get(name, "").strip() or None for name in ("value", "rationale")}
     await revise(ASYNC, access, key, fields)
     return redirect(f"/review/mine/{quote(page.criterion)}")

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.review.blocks import visible
 from memalign_graph.review.queue import ReviewQueue
 from memalign_graph.review.tasks import Reviewer, ReviewTask
 
@@ -40,6 +41,7 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
     undefined=jinja2.StrictUndefined,
 )
+_TEMPLATES.filters["visible"] = visible
 
 
 @dataclass

@@ -80,13 +80,15 @@ class ReviewTask:
 def make_task(task_id: str, case: CasePayload, asked_at: datetime | None = None) -> ReviewTask:
     judgments, example = case["judgments"].values(), case["example"]
     codes = [code for each in judgments for code in (each.get("review") or {}).get("reasons", [])]
+    # The page shows the judge's verdict only if the expert wants to see it.
+    shown = [REASONS[code] for code in dict.fromkeys(codes) if code != "judged_wrong"]
     return ReviewTask(
         id=task_id,
         criteria=list(case["criteria"]),
         inputs=_goal(example["inputs"]),
         title=title_of(example["outputs"]),
         asked_at=asked_at or datetime.now(UTC),
-        reasons=[REASONS[code] for code in dict.fromkeys(codes)],
+        reasons=shown,
         judgment_ids=frozenset(judgment["id"] for judgment in judgments),
         ran_unasked=bool(tool_call(example["outputs"])) and any(map(_passed, judgments)),
     )

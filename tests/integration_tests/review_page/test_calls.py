@@ -1,5 +1,6 @@
 """A tool call as a case: arguments and differences from an approved call."""
 
+import asyncio
 import re
 from typing import Any
 
@@ -68,6 +69,16 @@ async def test_call_that_ran_without_approval_is_marked_and_can_be_rated_wrong(
     await office.answer(queue, ann, value="false", rationale="Too little.")
     report = await office.memory.areview_report()
     assert report.unasked_wrong == int(ran)
+
+
+async def test_reason_to_ask_does_not_tell_the_hidden_verdict(office: Office) -> None:
+    example = Example(inputs=ASKED, outputs=call(order="A7", amount=5))
+    await asyncio.to_thread(keep_reviewed, office.memory.access, example, "judged_wrong", "sample")
+    ann = office.expert("ann", office.queue())
+    for path in ("/review", "/review/next"):
+        await ann.get(path)
+        assert "it was drawn at random" in ann.text
+        assert "says that the call" not in ann.text
 
 
 def test_only_a_name_with_arguments_counts_as_a_call() -> None:

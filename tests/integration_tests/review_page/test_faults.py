@@ -261,7 +261,7 @@ async def test_reworded_guideline_is_not_changed(office: Office, change: dict[st
     sent = {"guideline_id": guideline.id, "was": "Say sorry first.", "text": text}
     await bob.post(f"/review/learned/{NAME}/{action}", **sent)
     assert bob.page.status_code == 400
-    assert "This rule was reworded" in bob.text
+    assert "This rule was changed since" in bob.text
     assert text in bob.text, "what was written is shown to be copied"
     [guideline] = await office.memory.aguidelines()
     assert guideline.text == "Say when it will come."

@@ -1,6 +1,7 @@
 """The review page over HTTP: stored answers, notices and refusals."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -20,8 +21,10 @@ from memalign_graph.interrupts import case_payload
 from memalign_graph.review import create_review_app, tasks, views
 from memalign_graph.review.answers import Answer
 from memalign_graph.review.forms import fields_of, parse_form
+from memalign_graph.review.requests import SignIn
 from memalign_graph.review.tasks import Reviewer
-from tests.integration_tests.review_page.conftest import NAME, Expert, Office
+from tests.conftest import operations
+from tests.integration_tests.review_page.conftest import NAME, Expert, Office, Threads
 from tests.loopback import Rule, error
 
 
@@ -138,6 +141,32 @@ async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) 
     assert await office.feedback() == {}
 
 
+@pytest.mark.parametrize("newer", [{"value": True}, {"rationale": "Too cold.\nAnd late."}])
+async def test_answer_that_changed_since_is_not_overwritten(
+    office: Office, newer: dict[str, Any]
+) -> None:
+    queue, ann = await office.begin("Wait.")
+    await office.answer(queue, ann)
+    [episode] = await office.memory.aepisodes()
+    change = {"episode_id": episode.id, "value": "false", "rationale": "Too short."}
+    await ann.get(f"/review/mine/{NAME}")
+    before = was(ann)
+    await office.memory.arevise(episode.id, newer)
+    kept = await office.feedback()
+    await ann.post(f"/review/mine/{NAME}", **change, was=before)
+    assert "This answer was changed since" in ann.text
+    assert await office.feedback() == kept
+    await ann.get(f"/review/mine/{NAME}")
+    await ann.post(f"/review/mine/{NAME}", **change, was=was(ann).replace("\n", "\r\n"))
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too short.")}
+
+
+def was(expert: Expert) -> str:
+    """Return the answer that a page shows, as its form sends it back."""
+    [text] = re.findall(r'name="was" value="([^"]*)"', expert.page.text)
+    return str(text)
+
+
 async def test_older_answers_can_be_changed(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,10 +238,29 @@ async def test_judged_text_is_escaped(office: Office) -> None:
     assert "&lt;script&gt;alert(1)" in (await ann.get("/review")).page.text
 
 
-async def test_characters_that_reorder_a_rationale_are_spelled_out(office: Office) -> None:
+async def test_characters_that_reorder_a_models_words_are_spelled_out(office: Office) -> None:
     office.server.rules = [Rule(lambda _: True, value=True, rationale="It says \u202eon.")]
-    _, ann = await office.begin("Wait.")
+    queue, ann = await office.begin("Wait.")
     assert r"It says \u202eon." in (await ann.get(f"{ann.here}?show=verdict")).text
+    lesson = operations({"action": "add", "text": "It says \u202eyes."})
+    office.server.rules = [Rule(lambda _: True, reply=lesson)]
+    await office.answer(queue, ann)
+    for path in ("/review", f"/review/learned/{NAME}", f"/review/mine/{NAME}"):
+        assert r"It says \u202eyes." in (await ann.get(path)).text
+
+
+async def test_characters_that_reorder_a_question_back_are_spelled_out(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, queue = Threads(office, clarify=True), office.queue()
+    ann = Reviewer("ann", True, client=server)
+    monkeypatch.setattr(SignIn, "reviewer", lambda *_: ann)
+    asks = {"question": "What says \u202eno?"}
+    office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=asks)]
+    question = await server.start("Wait.")
+    await office.reply(queue, ann, question, value=False, rationale="Too cold.")
+    expert = await office.expert("", queue).get("/review/next")
+    assert r"What says \u202eno?" in expert.text
 
 
 async def test_preview_shows_conflicting_labels_and_the_proposed_guideline(office: Office) -> None:
