@@ -1,14 +1,16 @@
 """Forget feedback, or purge it: erase it from facts, records, vectors, judgments and threads.
 
-A purge finds everything by ids, never by similar text. It redacts the feedback records, which have
-these ids, last, so that one that was cut off can be repeated.
+A purge finds everything by ids, never by similar text. It first writes a fact that names what is
+purged, which every worker then leaves out, and then erases what all such facts name. The feedback
+records, which have the ids, are redacted last, so that any later purge completes one that was cut
+off.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -38,6 +40,8 @@ from memalign_graph.memory.traces import texts_in, without_traces
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import require_bool
 from memalign_graph.types import Episode, Guideline
+
+T = TypeVar("T")
 
 _NAME_LEFT = (
     "{!r} is still named in the history or as the author of guidelines: a purge finds a name by its"
@@ -163,27 +167,28 @@ async def purge(
     if purged:
         # A purge by ids is about cases, not people: experts' names stay on guidelines by hand.
         keeps_signatures = selection.author is None and selection.where is None
-        cases = {episode.example_id for episode in purged.values()}
-        cases -= {episode.example_id for episode in traces.retained}
+        searched = traces.markers
         change = {
             "forgotten": sorted(traces.selected),
             "purged": sorted(purged),
             "scrubbed": redactions.guideline_ids,
-            "unanswered": sorted(map(hash_example_id, cases)),
+            "unanswered": traces.unanswered,
             "keeps_signatures": keeps_signatures,
         }
         by = None if author in traces.authors else author
         fact = await access.write(io, PURGE, change, author=by)
+        # Of two purges at the same time, the later one finds here what neither retains.
+        traces.retained = _retained(await access.refresh(io))
+        fact = fact.model_copy(update={"unanswered": traces.unanswered})
         redactions, late = await _purge_late(io, access, fact, traces.authors)
         purged |= {key: _episode(row) for key, row in late.items()}
-    # Only now: who writes from here on knows of the purge, and leaves out what it erased.
-    guideline_ids = {revision.id for revision in redactions.revisions}
-    ids = traces.ids | guideline_ids
+        if saver is not None and (missed := traces.markers - searched):
+            thread_ids += (await erase_threads(io, saver, missed, ()))[0]
     await clear_cached_replies(io, access)
-    await delete_matching(io, access, partial(traces.are_in, ids))
-    n_vectors = await _remove_vectors(io, access, purged.values(), traces.retained)
-    n_commits = await _redact(io, access)
-    if _is_named(selection.author, view.facts()[0], traces.retained):
+    # Only now: who writes from here on knows of the purge, and leaves out what it erased.
+    n_commits, n_vectors = await _erase(io, access)
+    guideline_ids = {revision.id for revision in redactions.revisions}
+    if _is_named(selection.author, view.facts()[0], _retained(view)):
         warnings.append(_NAME_LEFT.format(selection.author))
     warnings += await vacuum(io, access.store, "store")
     if saver is not None:
@@ -224,37 +229,32 @@ class _Traces:
     """What the store has of the feedback to purge."""
 
     def __init__(
-        self,
-        facts: list[Fact],
-        rows: dict[str, EpisodeRow],
-        active: Mapping[str, Episode],
-        selection: Selection,
+        self, facts: list[Fact], rows: dict[str, EpisodeRow], view: MemoryView, selection: Selection
     ) -> None:
-        self.rows = rows
         feedback = {key: _episode(row) for key, row in rows.items() if not row.is_purged}
         by_update = sorted(feedback.values(), key=lambda episode: episode.updated_at)
-        newest = {**{episode.id: episode for episode in by_update}, **active}
+        newest = {**{episode.id: episode for episode in by_update}, **view.episodes()}
         self.selected = {key for key, episode in newest.items() if selection.matches(episode)}
         """The ids of the episodes, selected by their newest feedback."""
         self.purged = {key: each for key, each in feedback.items() if each.id in self.selected}
-        self.retained = [each for key, each in feedback.items() if key not in self.purged]
-        self.authors = {each.author for each in self.purged.values()}
-        self.authors -= {each.author for each in self.retained}
-        self.ids = _ids(self.purged.values()) - _ids(self.retained)
+        self.retained = _retained(view, self.purged)
         self.redactions = _find_redactions(facts, self.selected, self.authors, {})
-        self._inputs = {digest(each.example.inputs) for each in self.purged.values()}
-        self._inputs -= {digest(each.example.inputs) for each in self.retained}
 
-    def are_in(self, ids: set[str], item: Mapping[str, Any]) -> bool:
-        """Return whether a kept judgment or log entry has some ids, or the inputs of a case."""
-        # Judgments of other outputs for the same inputs are deleted, too.
-        has_inputs = "example" in item and digest(item["example"]["inputs"]) in self._inputs
-        return has_inputs or not ids.isdisjoint(texts_in(item))
+    @property
+    def authors(self) -> set[str | None]:
+        return _only(self.purged.values(), self.retained, lambda each: [each.author])
+
+    @property
+    def unanswered(self) -> list[str]:
+        """The cases whose answers to check questions are erased, by hashes of their ids."""
+        cases = _only(self.purged.values(), self.retained, lambda each: [each.example_id])
+        return sorted(map(hash_example_id, cases))
 
     @property
     def markers(self) -> set[TraceMarker]:
         """What a thread contains if it contains purged feedback or a guideline made from it."""
-        return {frozenset([key]) for key in self.ids} | {
+        ids = _only(self.purged.values(), self.retained, _ids)
+        return {frozenset([key]) for key in ids} | {
             frozenset([revision.id, text])
             for revision in self.redactions.revisions
             for text in (revision.text, revision.question, revision.revision)
@@ -269,7 +269,7 @@ async def _find_traces(io: IO, access: MemoryAccess, selection: Selection) -> _T
     rows, known = {row.key: row for row in map(access.read_row, items)}, view.facts()[1]
     # The view also lacks records whose facts were never written.
     view.add((), {key: rows[key] for key in rows.keys() - known.keys()})
-    return _Traces(list(map(read_fact, facts)), rows, view.episodes(), selection)
+    return _Traces(list(map(read_fact, facts)), rows, view, selection)
 
 
 async def _erase_threads(
@@ -298,6 +298,19 @@ def _episode(row: EpisodeRow) -> Episode:
     return Episode.model_validate({**row.content})
 
 
+def _retained(view: MemoryView, purged: Container[str] = ()) -> list[Episode]:
+    """Return all feedback that no purge erased, without some to be purged."""
+    rows = view.facts()[1].items()
+    return [_episode(row) for key, row in rows if not row.is_purged and key not in purged]
+
+
+def _only(
+    purged: Iterable[Episode], retained: Iterable[Episode], read: Callable[[Episode], Iterable[T]]
+) -> set[T]:
+    """Return what purged feedback has, and no retained feedback."""
+    return {*chain.from_iterable(map(read, purged))} - {*chain.from_iterable(map(read, retained))}
+
+
 async def write_fact(
     io: IO,
     access: MemoryAccess,
@@ -323,7 +336,7 @@ async def write_fact(
     for key in meanwhile:
         await _purge_late(io, access, view.fact(key), concurrent=fact.id)
     if meanwhile:
-        await _redact(io, access)
+        await _erase(io, access)
     return view
 
 
@@ -409,32 +422,49 @@ def _find_redactions(
     return redactions
 
 
-def _ids(episodes: Iterable[Episode]) -> set[str]:
-    """Return the ids that judgments and checkpoints have of episodes."""
-    ids = ((episode.id, episode.example_id, *episode.verdicts) for episode in episodes)
-    return set(chain.from_iterable(ids))
+def _ids(episode: Episode) -> Iterable[str]:
+    """Return the ids that judgments and checkpoints have of an episode."""
+    return episode.id, episode.example_id, *episode.verdicts
 
 
-async def _redact(io: IO, access: MemoryAccess) -> int:
-    """Redact stored facts, then feedback, as the view has them; returns how many facts changed."""
-    items, records = await access.search(io, access.layout.of("facts"), access.layout.of("words"))
-    # After this, the view knows each purge that these items show.
-    facts, rows = (await access.refresh(io)).facts()
-    stored = {fact.id: fact for fact in map(read_fact, items)}
-    changed = [fact for fact in facts if stored.get(fact.id, fact) != fact]
-    await access.overwrite(io, changed)
-    before = {row.key: row for row in map(access.read_row, records)}
-    redacted = {key: row.record() for key, row in rows.items() if before.get(key, row) != row}
-    await access.put(io, access.layout.of("words"), redacted)
-    return len(changed)
+async def _erase(io: IO, access: MemoryAccess) -> tuple[int, int]:
+    """Erase what all purges name, again until none came meanwhile; counts facts and vectors."""
+    changed_facts, n_vectors = set[str](), 0
+    while True:
+        spaces = access.layout.of("facts"), access.layout.of("words")
+        items, records = await access.search(io, *spaces)
+        # After this, the view knows each purge that these items show.
+        view = await access.refresh(io)
+        purges, (facts, rows) = view.purges(), view.facts()
+        stored = [row for row in map(access.read_row, records) if rows.get(row.key, row) != row]
+        gone = {row.key: _episode(row) for row in stored if rows[row.key].is_purged}
+        retained = _retained(view)
+        ids = view.purged_ids() | _only(gone.values(), retained, _ids)
+        unfinished = [fact for fact in facts if not gone.keys().isdisjoint(fact.purged)]
+        ids.update(*(each for fact in unfinished for each in fact.scrubbed.values()))
+        inputs = _only(gone.values(), retained, lambda each: [digest(each.example.inputs)])
+        await delete_matching(io, access, partial(_are_in, ids, inputs))
+        texts = _only(gone.values(), retained, lambda each: past_texts(each.example))
+        n_vectors += await _remove_vectors(io, access, texts)
+        before = {fact.id: fact for fact in map(read_fact, items)}
+        changed = [fact for fact in facts if before.get(fact.id, fact) != fact]
+        await access.overwrite(io, changed)
+        await access.put(io, spaces[1], {row.key: rows[row.key].record() for row in stored})
+        changed_facts.update(fact.id for fact in changed)
+        # What was written over may have been redacted by a purge that this view did not know.
+        if (await access.refresh(io)).purges() == purges:
+            return len(changed_facts), n_vectors
 
 
-async def _remove_vectors(
-    io: IO, access: MemoryAccess, purged: Iterable[Episode], retained: Iterable[Episode]
-) -> int:
-    """Delete the vectors of texts that no other episode has, of all embedders."""
-    texts = {text for episode in purged for text in past_texts(episode.example)}
-    texts -= {text for episode in retained for text in past_texts(episode.example)}
+def _are_in(ids: set[str], inputs: set[str], item: Mapping[str, Any]) -> bool:
+    """Return whether a kept judgment or log entry has some ids, or the inputs of a case."""
+    # Judgments of other outputs for the same inputs are deleted, too.
+    has_inputs = "example" in item and digest(item["example"]["inputs"]) in inputs
+    return has_inputs or not ids.isdisjoint(texts_in(item))
+
+
+async def _remove_vectors(io: IO, access: MemoryAccess, texts: set[str]) -> int:
+    """Delete the vectors of texts, of all embedders."""
     n_removed = 0
     for embedder, namespace in (await embedder_namespaces(io, access)).items():
         stored = await access.get(io, namespace, [vector_key(embedder, text) for text in texts])

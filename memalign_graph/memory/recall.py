@@ -355,4 +355,8 @@ async def _index(io: IO, access: MemoryAccess, episode_ids: Iterable[str]) -> No
     episodes = access.view.episodes(episode_ids)
     examples = {key: episode.example for key, episode in episodes.items()}
     vectors, _ = await ensure_vectors(io, access, examples)
-    access.view.add_vectors(vectors)
+    # Stored before it is checked: a purge that this does not see yet finds them in the store.
+    view = await access.refresh(io)
+    unused = [key for key in vectors if not view.rows_for_vector(key)]
+    await access.put(io, access.layout.vectors(access.embedder.id), dict.fromkeys(unused))
+    view.add_vectors(vectors)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.embeddings import Embeddings
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
@@ -20,22 +21,32 @@ from memalign_graph.memory.index import retrieval_text, vector_key
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.purge import Selection
 from memalign_graph.memory.purge import purge as erase
+from memalign_graph.memory.recall import recall
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Evidence, Neighbour
-from tests.builders import make_judgment
+from tests.builders import keep_reviewed, make_judgment
 from tests.conftest import operations
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.driver import memories
 from tests.unit_tests.memory.purging import (
     MARK,
     WORDS,
+    ask,
     everything_in,
     fill,
     left_in,
     planted,
     purge,
+    threads_in,
 )
-from tests.unit_tests.memory.stores import WatchedStore, commits, in_memory, interleave, opening
+from tests.unit_tests.memory.stores import (
+    CutOffError,
+    WatchedStore,
+    commits,
+    in_memory,
+    interleave,
+    opening,
+)
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
@@ -482,6 +493,82 @@ def test_what_is_stored_during_the_purge_is_purged(way: str, kind: str) -> None:
     assert here.episodes() == there.episodes() == []
     # A purge by ids is about cases, not about people.
     assert here.guidelines() == there.guidelines() == [by_hand]
+
+
+def traces_in(memory: JudgeMemory) -> list[str]:
+    """The places of planted words, and the keys of all vectors."""
+    items = everything_in(memory.access.store)
+    return [*left_in(items), *(item.key for item in items if "vectors" in item.namespace)]
+
+
+def test_any_later_purge_completes_one_that_was_cut_off() -> None:
+    here, there = memories(in_memory(), 2)
+    episode, _ = here.remember([planted(), comment("two", author="bob")])
+    keep_reviewed(here.access, episode.example)
+
+    def crash() -> None:
+        raise CutOffError
+
+    with pytest.raises(CutOffError):
+        interleave(
+            lambda io: erase(io, here.access, Selection(author="zqxann"), None),
+            commits,
+            crash,
+            after=True,
+        )
+    there.forget(author="bob", purge=True)
+    assert traces_in(there) == []
+
+
+@pytest.mark.parametrize("kind", ["facts", "words"])
+def test_of_two_purges_at_the_same_time_none_brings_back_what_the_other_erased(kind: str) -> None:
+    here, there = memories(in_memory(), 2)
+    one = here.remember(comment("one", author="ann"))
+    quotes = make_judgment(rationale="As in one.", episode_ids=[one.id])
+    two = here.remember(comment("two", "It is zqxwhy.", author="bob", judgment=quotes))
+    rules = [op("add", one, text="Of one."), op("add", two, text="Of zqxwhy.")]
+    prompts, read = [[one.id], [two.id]], hashes([one, two])
+    run_sync(learning.commit_lesson(SYNC, here.access, rules, read, prompts=prompts))
+    there.version()
+    interleave(
+        lambda io: erase(io, here.access, Selection(author="ann"), None),
+        lambda asked: (
+            isinstance(asked, Sequence)
+            and {getattr(put, "namespace", ())[-1:] for put in asked} == {(kind,)}
+            and isinstance(asked[0], PutOp)
+        ),
+        lambda: there.forget(author="bob", purge=True),
+    )
+    assert traces_in(here) == []
+
+
+def test_two_purges_at_the_same_time_erase_the_case_they_share() -> None:
+    here, there = memories(in_memory(), 2)
+    one, _ = here.remember([planted(author=author) for author in ("ann", "bob")])
+    keep_reviewed(here.access, one.example)
+    run_sync(learning.record_check_answers(SYNC, here.access, {"asked": {one.example_id: 0.9}}))
+    ask(saver := InMemorySaver(), "case", one.example_id)
+    there.version()
+    interleave(
+        lambda io: erase(io, here.access, Selection(author="ann"), saver),
+        commits,
+        lambda: there.forget(author="bob", purge=True, checkpointer=saver),
+    )
+    assert traces_in(here) == []
+    assert left_in(everything_in(here.access.store), one.example_id) == []
+    assert threads_in(saver) == set()
+
+
+def test_vector_of_a_case_that_is_purged_while_it_is_embedded_is_deleted() -> None:
+    here, there = memories(in_memory(), 2)
+    given = [comment("one", author="ann")]
+    run_sync(feedback.remember(SYNC, here.access, given, embeds=False))
+    interleave(
+        lambda io: recall(io, here.access, QUERY, 5),
+        lambda asked: isinstance(asked, Embeddings),
+        lambda: there.forget(author="ann", purge=True),
+    )
+    assert traces_in(here) == []
 
 
 def test_judgment_kept_during_the_purge_is_deleted() -> None:
