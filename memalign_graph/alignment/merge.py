@@ -187,8 +187,8 @@ class ProposalMerger:
         """Apply the proposals; equal texts are one guideline.
 
         Without any, all guidelines are compared with each other. `given_at` has the dates of
-        episodes; others are older than all. `authors` has their experts; an episode without one
-        counts as an expert of its own.
+        episodes; others are older than all. `authors` has their experts; an episode that is not in
+        it counts as an expert of its own.
         """
         operations = [operation for batch in proposals for operation in batch]
         self._before = {guideline.id: guideline for guideline in guidelines}

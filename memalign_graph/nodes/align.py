@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 _OUTDATED = (
     "{} record(s) do not count, because memory has newer feedback of the same expert on the same "
-    "example. All feedback without `author` and `id` counts as one expert's."
+    "example, or forgot it. All feedback without `author` and `id` counts as one expert's."
 )
 _UNJUDGED = (
     "{} case(s) could not be judged and have no verdict. The next alignment tries again. The first "
@@ -76,6 +76,7 @@ _UNMERGED = (
     "New guidelines were not compared with each other and with the active ones, because the model "
     "refused. Call `consolidate()` to compare them. {}"
 )
+_PURGED = "Feedback of this run was purged meanwhile. Delete this thread from the checkpointer."
 _CUT = "{} record(s) were too long: the middle of their longest texts was left out ({})."
 
 Lesson = dict[str, Any]
@@ -197,14 +198,14 @@ async def remember_feedback(step: _Call) -> StateUpdate:
         "guidelines_before": [guideline.to_json() for guideline in guidelines],
         "new_ids": sorted(stored.new | stored.changed),
         # A purge finds by these ids that the thread has the feedback.
-        "feedback_ids": list(dict.fromkeys(episode.id for episode in stored.episodes)),
+        "feedback_ids": list(dict.fromkeys(item.episode_id for item in feedback)),
     }
     return {"judge_run": {"settings": step.settings}, **step.learned(**lesson)}
 
 
 def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
-    """Return whether memory has other feedback of the same expert on the example."""
-    return stored is not None and (
+    """Return whether memory has other feedback of the same expert on the example, or none."""
+    return stored is None or (
         feedback.value not in (None, stored.value)
         or feedback.rationale not in (None, stored.rationale)
     )
@@ -414,6 +415,8 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             report_progress=partial(step.progress, "check"),
         )
     view = await access.refresh(io)
+    gone = {key for key in lesson["feedback_ids"] if not view.holds(key)}
+    warnings += [_PURGED] if view.purges(gone) else []
     # Report only this run's changes: others may change the memory in the meantime.
     touched = {item.get(name) for item in learned for name in ("guideline_id", "superseded_by")}
     sources = {*lesson["new_ids"], *read, *lesson.get("reworded", {})}

@@ -13,7 +13,8 @@ from langgraph.types import interrupt
 
 from memalign_graph import Criterion
 from tests.builders import make_judgment
-from tests.conftest import EVERY_WAY, Bench
+from tests.conftest import EVERY_WAY, Bench, operations
+from tests.integration_tests.alignment_support import align, alignment
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import (
     MARK,
@@ -142,6 +143,26 @@ async def test_thread_with_the_feedback_only_in_a_pending_write_is_deleted(bench
     forgotten = await purge(bench)
     assert forgotten.purged.thread_ids == ["waits"]
     assert threads_in(bench.saver) == {"other"}
+
+
+async def test_thread_of_a_table_with_forgotten_feedback_is_deleted(bench: Bench) -> None:
+    table, graph = [{**CASE, **REPLY}], alignment(bench, distill=False)
+    await align(bench, table, graph, "first")
+    await bench.call(bench.memory(), "forget", author="zqxann")
+    report = await align(bench, table, graph, "again")
+    assert report["feedback"]["unchanged"] == 0
+    assert report["warnings"][0].startswith("1 record(s) do not count")
+    assert {*(await purge(bench)).purged.thread_ids} == {"first", "again"}
+
+
+async def test_alignment_names_its_thread_if_its_feedback_is_purged_meanwhile(bench: Bench) -> None:
+    def purges(_: ChatRequest) -> Any:
+        bench.memory().forget(author="zqxann", purge=True)
+        return operations()
+
+    bench.server.responder = purges
+    report = await align(bench, [{**CASE, **REPLY}], alignment(bench))
+    assert "Delete this thread from the checkpointer." in report["warnings"][-1]
 
 
 class Unlisted(InMemorySaver):
