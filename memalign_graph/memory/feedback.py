@@ -79,11 +79,17 @@ async def remember(
         dated = item if is_dated or before is None else order_after(before.given_at, item)
         episode = Episode.from_feedback(dated, "distilled" if item.agrees else "pending")
         submitted[episode.id] = merge_feedback(submitted.get(episode.id), episode)
+    undated = {item.episode_id for item in checked if "given_at" not in item.model_fields_set}
+    for key in undated & stored.keys():
+        if stored[key].says_the_same_as(merge_feedback(stored[key], submitted[key])):
+            dates = {"given_at": stored[key].given_at}
+            submitted[key] = submitted[key].model_copy(update=dates)
     after = {key: merge_feedback(stored.get(key), episode) for key, episode in submitted.items()}
     changed = {key for key in after.keys() & stored if not stored[key].says_the_same_as(after[key])}
     if is_table:
         same = (after.keys() & stored) - changed
-        after |= {key: stored[key] for key in same if after[key].verdicts == stored[key].verdicts}
+        same -= {key for key in same if after[key].verdicts != stored[key].verdicts}
+        after |= {key: stored[key] for key in same if after[key].given_at == stored[key].given_at}
     authors = {item.author for item in checked}
     author = authors.pop() if len(authors) == 1 else None
     written = [submitted[key] for key, episode in after.items() if episode != stored.get(key)]
@@ -171,11 +177,12 @@ async def revise(
             "feedback: it has another author or example than the episode. Give only `value` and "
             "`rationale`, or use `remember`."
         )
-    revised = check_feedback(revised, access.criterion)
+    is_same = revised.value == stored.value  # which the scale may have lost
+    value = stored.value if is_same else check_feedback(revised, access.criterion).value
     threads = [*stored.thread_ids, *([revised.thread_id] if revised.thread_id else [])]
     after = stored.model_copy(
         update={
-            "value": revised.value,
+            "value": value,
             "rationale": revised.rationale,
             "status": "pending",
             "thread_ids": list(dict.fromkeys(threads)),

@@ -26,13 +26,15 @@ from memalign_graph.types import Guideline
 async def add_guideline(
     io: IO, access: MemoryAccess, text: str, *, author: str | None
 ) -> Guideline:
-    """Add a guideline by hand; returns the active one if it has the same text."""
+    """Add a guideline by hand; the active one with the same text is then by hand."""
     text = check_guideline_text(text)
     author = check_name(author, "author")
     view = await access.refresh(io)
     same = guideline_with_text(view.guidelines, text)
-    if same is not None:
+    if same is not None and same.origin == "expert":
         return same
+    if same is not None:
+        return await edit_guideline(io, access, same.id, text, author=author)
     now, position = datetime.now(UTC), clock.now_us()
     guideline = Guideline(
         id=digest(["guideline", text, position]),
@@ -57,7 +59,7 @@ async def edit_guideline(
     view = await access.refresh(io)
     purges, (_, guidelines, revisions) = view.purges(), view.current
     guideline = _guideline(guidelines, access, guideline_id)
-    if guideline.text == text:
+    if guideline.text == text and guideline.origin == "expert":
         return guideline
     same = guideline_with_text(guidelines, text, except_id=guideline_id)
     if same is not None:
@@ -81,9 +83,10 @@ async def remove_guideline(
     io: IO, access: MemoryAccess, guideline_id: str, *, author: str | None
 ) -> Guideline:
     author = check_name(author, "author")
-    guideline = _guideline((await access.refresh(io)).guidelines, access, guideline_id)
+    view = await access.refresh(io)
+    guideline = _guideline(view.guidelines, access, guideline_id)
     change = {"retired": [GuidelineTombstone(id=guideline_id, is_settled=True)]}
-    await access.write(io, "remove_guideline", change, author=author)
+    await write_fact(io, access, view.purges(), "remove_guideline", change, author=author)
     return guideline
 
 

@@ -153,6 +153,7 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
         "feedback_id": new.feedback_id or stored.feedback_id,
         "judgment": judgment,
         "other_verdicts": verdicts,
+        "given_at": max(new.given_at, stored.given_at),
     }
     if is_new:
         return new.model_copy(update={**common, "created_at": stored.created_at})

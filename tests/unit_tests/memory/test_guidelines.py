@@ -27,6 +27,20 @@ def test_adding_an_existing_guideline_changes_nothing(memory: JudgeMemory) -> No
     assert everything_in(memory.access.store) == before
 
 
+@pytest.mark.parametrize("way", ["add", "edit"])
+def test_distilled_text_that_an_expert_writes_by_hand_is_the_experts(
+    memory: JudgeMemory, way: str
+) -> None:
+    learn_from(memory, op("add", memory.remember(comment()), text="Be warm."))
+    [distilled] = memory.guidelines()
+    if way == "add":
+        written = memory.add_guideline("be warm", author="ann")
+    else:
+        written = memory.edit_guideline(distilled.id, "Be warm.", author="ann")
+    assert (written.id, written.origin, written.author) == (distilled.id, "expert", "ann")
+    assert memory.guidelines() == [written]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

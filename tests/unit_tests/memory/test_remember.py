@@ -2,15 +2,25 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import permutations
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from memalign_graph import Episode, Example, Feedback, InvalidInputError, JudgeMemory
+from memalign_graph import (
+    Categorical,
+    Episode,
+    Example,
+    Feedback,
+    InvalidInputError,
+    JudgeMemory,
+)
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.feedback import remember
 from tests.builders import make_judgment
 from tests.unit_tests.memory.purging import everything_in
-from tests.unit_tests.memory.support import QUERY, Bench, comment, learn, op
+from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, comment, hashed, learn, op
 
 VERDICT = make_judgment(rationale="Fine.")
 
@@ -160,6 +170,32 @@ def test_repeating_the_old_feedback_does_not_undo_a_revision(memory: JudgeMemory
     episode = memory.remember(first)
     after = memory.revise(episode.id, {"rationale": "Too long."})
     assert memory.remember(first) == after
+
+
+@pytest.mark.parametrize("is_table", [True, False])
+@pytest.mark.parametrize("order", [*permutations([1, 2, 3])])
+def test_newest_of_an_experts_comments_counts_in_any_order(
+    memory: JudgeMemory, order: tuple[int, ...], *, is_table: bool
+) -> None:
+    for month in order:
+        given_at = datetime(2024, month, 1, tzinfo=UTC)
+        row = comment("one", "Cold." if month == 2 else "Kind.", value=month != 2)
+        rows = [row.model_copy(update={"given_at": given_at})]
+        run_sync(remember(SYNC, memory.access, rows, is_table=is_table))
+    [episode] = memory.episodes()
+    assert (episode.value, episode.given_at.month) == (True, 3)
+    memory.remember(comment("one", "Kind.", value=True))
+    assert memory.episodes() == [episode]
+
+
+def test_comment_on_a_value_that_the_scale_has_lost_is_revised(memory: JudgeMemory) -> None:
+    def scaled(*choices: str) -> JudgeMemory:
+        criterion = CRITERION.model_copy(update={"scale": Categorical(choices=choices)})
+        return JudgeMemory(memory.access.store, criterion, embeddings=hashed)
+
+    episode = scaled("good", "ok", "bad").remember(comment(value="ok"))
+    after = scaled("good", "bad").revise(episode.id, {"rationale": "Too long."})
+    assert (after.value, after.rationale) == ("ok", "Too long.")
 
 
 ANOTHERS = r"^feedback: it has another author or example "
