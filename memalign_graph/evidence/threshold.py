@@ -131,8 +131,8 @@ def find_threshold_by_verdict(
     """
     verdicts = {name: find_threshold(pairs, target, level) for name, pairs in decisions.items()}
     for name, pairs in (singly or {}).items():
-        counted = verdicts[name], find_threshold(pairs, target, level)
-        verdicts[name] = max(counted, key=lambda t: inf if t.threshold is None else t.threshold)
+        both = verdicts[name], find_threshold(pairs, target, level)
+        verdicts[name] = max(both, key=lambda t: inf if t.threshold is None else t.threshold)
     trusted = [trust for trust in verdicts.values() if trust.threshold is not None]
     counted = [trust for trust in trusted or verdicts.values() if trust.cases]
     total = sum(trust.decisions for trust in verdicts.values())

@@ -250,7 +250,7 @@ def test_awaitable_result_of_a_rule_raises(passes: Any) -> None:
 
 
 def test_rule_that_returns_text_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="^passes: .* 'no'. Return True or False"):
+    with pytest.raises(InvalidInputError, match=r"^passes: .* 'no'. Return True or False"):
         PassRule.of(STARS, lambda _: "no").passes(3)
 
 
