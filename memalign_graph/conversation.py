@@ -21,6 +21,7 @@ from pydantic_core import to_jsonable_python
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import storable
+from memalign_graph.replies import refusal_in
 from memalign_graph.scales import PassRule
 from memalign_graph.settings import Sees
 from memalign_graph.transcript import message_fields, read_messages
@@ -357,9 +358,7 @@ def _answer_text(message: BaseMessage) -> str:
         return text
     if isinstance(message, ToolMessage):
         return _content(message).strip()
-    parts = message.content if isinstance(message.content, list) else []
-    refused = [part for part in parts if isinstance(part, dict) and part.get("type") == "refusal"]
-    return _content(message.model_copy(update={"content": refused})).strip()
+    return storable(refusal_in(message)).strip()
 
 
 def _content(message: BaseMessage) -> str:

@@ -111,7 +111,7 @@ def _parse_reply(
     # The usage of a cached answer has only its cost.
     usage: Mapping[str, Any] = raw.usage_metadata or {}
     metadata = raw.response_metadata
-    refusal = str(raw.additional_kwargs.get("refusal") or "")
+    refusal = refusal_in(raw)
     problem = _finish_problem(metadata)
     if isinstance(parsed, dict) and is_json and raw.text and not raw.tool_calls:
         try:  # again, as LangChain's parser completes truncated JSON
@@ -136,6 +136,13 @@ def _parse_reply(
     )
 
 
+def refusal_in(message: BaseMessage) -> str:
+    """Return how a model refused: in parts of the content, or next to it."""
+    parts = message.content if isinstance(message.content, list) else []
+    places = [*(part for part in parts if isinstance(part, dict)), message.additional_kwargs]
+    return "".join(str(place.get("refusal") or "") for place in places)
+
+
 def _finish_problem(metadata: Mapping[str, Any]) -> str | None:
     reasons = [metadata.get(name) for name in _FINISH_FIELDS]
     reasons = [reason.get("reason") if isinstance(reason, dict) else reason for reason in reasons]
@@ -152,10 +159,11 @@ def _parse_json(text: str) -> Any:
 _REFUSED_STATUS = (400, 413, 422)
 """HTTP statuses that concern one prompt or text."""
 _OUTAGE = re.compile(
-    "api key|unexpected response type|no embedding data|buffer size must", re.IGNORECASE
+    "(?i)api key|unexpected response type|no embedding data|buffer size must|no sync function"
 )
 """Google also returns 400 for a wrong key, and proxies 200 with a page, an error or a part of the
-answer as the body: the openai client then can't read the bytes of an embedding."""
+answer as the body: the openai client then can't read the bytes of an embedding. LangGraph's wrapper
+of an async function refuses a blocking call."""
 
 
 # What to do, by the name of the exception or one of its bases, without the prefixes `API` and

@@ -34,7 +34,7 @@ from memalign_graph.models import (
     model_name_of,
 )
 from memalign_graph.prompts.judge import answer_schema, parse_answer
-from memalign_graph.replies import ChatReply, StructuredModel
+from memalign_graph.replies import ChatReply, StructuredModel, refusal_in
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.settings import ChecksMode
 from memalign_graph.tracing import PURPOSE, TracedIO
@@ -179,7 +179,7 @@ class _AcceptAnyText:
     """An output parser that accepts all but a refusal: the first token counts."""
 
     def parse_result(self, result: Sequence[Any]) -> dict[str, Any] | None:
-        return None if result[0].message.additional_kwargs.get("refusal") else {}
+        return None if refusal_in(result[0].message) else {}
 
 
 def logprob_model(chat: BaseChatModel) -> StructuredModel | None:

@@ -8,6 +8,8 @@ import threading
 import time
 from binascii import Error as Base64Error
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from json import JSONDecodeError
 from pathlib import Path
@@ -15,6 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.output_parsers import JsonOutputParser
 from langchain_core.runnables import RunnableLambda
 from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
@@ -24,6 +28,7 @@ from langsmith.run_helpers import tracing_context
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph import io as io_module
+from memalign_graph.evidence.confidence import logprob_model
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.models import embed_texts, resolve_embeddings
 from memalign_graph.replies import StructuredModel
@@ -281,6 +286,7 @@ def httpxs(status: int) -> Exception:
         (ValueError("No embedding data received"), None, False),
         (Base64Error("Incorrect padding"), None, False),
         (ValueError("buffer size must be a multiple of element size"), None, False),
+        (ValueError("an async function but no sync function"), None, False),  # langgraph
         (RuntimeError("It broke."), None, False),
     ],
 )
@@ -301,6 +307,30 @@ def test_page_in_place_of_an_answer_is_an_outage(drive: Drive, server: LoopbackS
     with pytest.raises(ChatModelError) as caught:
         drive(lambda io: say(io, server))
     assert caught.value.is_refusal is False
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        AIMessage([{"type": "refusal", "refusal": "No."}]),  # of OpenAI's Responses API
+        AIMessage("", additional_kwargs={"refusal": "No."}),
+    ],
+)
+def test_refusal_is_recognized_in_the_content_and_next_to_it(
+    drive: Drive, refused: AIMessage, server: LoopbackServer
+) -> None:
+    def answer(_: Any) -> AIMessage:
+        return refused
+
+    letters = logprob_model(server.chat_model())
+    assert letters is not None
+    models = [
+        StructuredModel(RunnableLambda(answer), JsonOutputParser(), "model", "key"),
+        replace(letters, runnable=RunnableLambda(answer)),
+    ]
+    for model in models:
+        reply = drive(partial(IO.chat, model=model, messages=[]))
+        assert (reply.problem, reply.is_refusal) == ("the model refused: No.", True)
 
 
 YES = {"content": '{"value": true}'}
