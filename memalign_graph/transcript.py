@@ -219,15 +219,20 @@ def _is_messages(value: Any) -> bool:
     return False
 
 
+def sides_of(value: Any) -> dict[str, Any]:
+    """Return the two sides of a pair by title; empty if the value is not a pair."""
+    pair = dict(zip("AB", value, strict=False)) if isinstance(value, list) else value
+    is_pair = isinstance(pair, dict) and pair.keys() == {"A", "B"} and len(value) == len(pair)
+    return pair if is_pair else {}
+
+
 def transcripts_in(value: Any) -> dict[str, list[Step]]:
     """Return the steps of a transcript, or of the two transcripts of a pair, by title."""
     if _is_messages(value):
         return {"": steps_of(value)}
-    pair = dict(zip("AB", value, strict=False)) if isinstance(value, list) else value
-    is_pair = isinstance(pair, dict) and pair.keys() == {"A", "B"} and len(value) == len(pair)
-    if not is_pair or not all(map(_is_messages, pair.values())):
-        return {}
-    return {title: steps_of(messages) for title, messages in pair.items()}
+    sides = sides_of(value)
+    are_transcripts = all(map(_is_messages, sides.values()))
+    return {title: steps_of(side) for title, side in sides.items()} if are_transcripts else {}
 
 
 def steps_of(messages: Sequence[Mapping[str, Any]]) -> list[Step]:

@@ -22,7 +22,7 @@ from pydantic import (
 from memalign_graph.errors import InvalidInputError, describe_validation_error, excerpt
 from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Scale, Value
-from memalign_graph.transcript import read_messages
+from memalign_graph.transcript import read_messages, sides_of
 
 EpisodeStatus = Literal["pending", "distilled"]
 Decide = Literal["auto", "verdict", "evidence"]  # the option
@@ -97,14 +97,12 @@ _DEPTH = 10  # of an example's value within a store's item
 
 def _stored_form(value: Any, name: str) -> Any:
     """Check and copy a value of an example; messages, also in a pair, become plain JSON."""
-    parts = value if isinstance(value, dict) and value.keys() == {"A", "B"} else {}
-    if isinstance(value, list) and len(value) == 2:  # noqa: PLR2004 - a pair
-        parts = dict(enumerate(value))
     messages = read_messages(value, name)
     if messages is not None:
         value = messages
-    elif read := {key: read_messages(parts[key], f"{name}[{key!r}]") for key in parts}:
-        pair = {key: part if read[key] is None else read[key] for key, part in parts.items()}
+    elif sides := sides_of(value):
+        read = {key: read_messages(side, f"{name}[{key!r}]") for key, side in sides.items()}
+        pair = {key: side if read[key] is None else read[key] for key, side in sides.items()}
         value = pair if isinstance(value, dict) else list(pair.values())
     check_json(value, name, depth=_DEPTH)
     # A copy, so that the caller's later changes do not reach the memory.

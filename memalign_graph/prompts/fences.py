@@ -16,7 +16,7 @@ from typing import Any
 from memalign_graph.agreement import consensus_value
 from memalign_graph.errors import excerpt
 from memalign_graph.memory.guidelines import normalize_text
-from memalign_graph.transcript import Step, goal_tools_answer, render, transcripts_in
+from memalign_graph.transcript import Step, goal_tools_answer, render, sides_of, transcripts_in
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
@@ -78,7 +78,11 @@ def headline(value: Any, max_chars: int) -> str:
 
 def fit(value: Any, max_tokens: int) -> str:
     """Return a value as text within a budget, with the prompt's tags escaped."""
-    if not (transcripts := transcripts_in(value)):
+    transcripts, sides = transcripts_in(value), sides_of(value)
+    if sides and not transcripts and sent_tokens(value, max_tokens + 1) > max_tokens:
+        # Each side is cut on its own, so that the border between them stays.
+        transcripts = {title: [Step("text", as_text(side))] for title, side in sides.items()}
+    if not transcripts:
         return clip(as_text(value), max_tokens)
     text = render(transcripts, max_tokens, lambda text: estimate_tokens(escape_tags(text)))
     return shorten(escape_tags(text), max_tokens)
@@ -90,8 +94,12 @@ def escape_tags(text: str) -> str:
 
 
 def clip(text: str, max_tokens: int) -> str:
-    """Shorten a text, then escape it, which is linear in the budget; shorten what that adds."""
-    return shorten(escape_tags(shorten(text, max_tokens)), max_tokens)
+    """Shorten a text, then escape it, which is linear in the budget; shorten more if that adds."""
+    budget, clipped = max_tokens, escape_tags(shorten(text, max_tokens))
+    while budget > 0 and (size := estimate_tokens(clipped)) > max_tokens:
+        budget = budget * max_tokens // size
+        clipped = escape_tags(shorten(text, budget))
+    return clipped
 
 
 def shorten(text: str, max_tokens: int) -> str:

@@ -7,9 +7,11 @@ import pytest
 from memalign_graph import Example
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.fences import (
+    clip,
     escape_tags,
     estimate_tokens,
     fence,
+    fit,
     render_example,
     shorten,
 )
@@ -78,6 +80,30 @@ def test_truncation_keeps_both_ends_states_its_size_and_splits_no_character() ->
         assert set(cut.partition("\n[")[0] + cut.rpartition("]\n")[2]) <= set("日本語😀é")
     for short, size in (("", 0), ("a", 1), ("abcd", 2), ("日", 1), ("12", 2)):
         assert estimate_tokens(short) == size
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "<case>" * 20_000, "日本語" * 9_000])
+def test_text_that_is_cut_and_escaped_says_how_much_is_left_out(text: str) -> None:
+    clipped = clip(text, 300)
+    assert 270 < estimate_tokens(clipped) <= 300
+    head, tail = clipped.split("\n[... ")
+    number, tail = tail.split(" bytes left out ...]\n")
+    kept = len(unescape(head + tail).encode())
+    # Parts of characters at the cuts are dropped.
+    assert 0 <= len(text.encode()) - kept - int(number.replace(",", "")) < 8
+    assert clip("x" * 9, 0).count("bytes left out") == 1
+
+
+def test_each_side_of_a_pair_that_is_too_long_is_cut_on_its_own() -> None:
+    first, second = "alpha " * 3_000, "omega " * 3_000
+    for pair in ([first, second], {"A": first, "B": second}, [first, {"text": second}]):
+        text = fit(pair, 1_000)
+        assert estimate_tokens(text) <= 1_000
+        side_a, side_b = text.split("\nB:\n")
+        assert side_a.startswith("A:\n1. text: alpha")
+        assert side_a.count("alpha") == side_b.count("omega") > 200
+        assert "omega" not in side_a
+    assert fit(["a", "b"], 1_000) == '[\n "a",\n "b"\n]'
 
 
 def test_fields_of_an_example_share_its_budget() -> None:
