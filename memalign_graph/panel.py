@@ -291,9 +291,9 @@ class _Panel:
             judge.criterion.name: JudgeResources(judge, review, clients) for judge in judges
         }
         self.representative = max(
-            self.resources.values(), key=lambda resources: resources.judge.swap
+            self.resources.values(), key=lambda each: isinstance(each.criterion.scale, Pairwise)
         )
-        """One that swaps, if any does; otherwise they differ only in their criteria."""
+        """One with a pair, if any has; otherwise they differ only in their criteria."""
         self.criteria = {name: resources.criterion for name, resources in self.resources.items()}
         self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
 

@@ -11,6 +11,7 @@ from memalign_graph.evidence.confidence import ConfidenceMeasurement
 from memalign_graph.evidence.value_from_checks import AnchoredCheck
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.feedback import check_pair
 from memalign_graph.memory.index import Vector
 from memalign_graph.memory.recall import (
     RecallResult,
@@ -145,7 +146,7 @@ class Answer:
 
     value: Value
     rationale: str
-    model: str
+    model: str | None
     confidence: ConfidenceMeasurement
     broken_guideline_ids: list[str]
     guideline_ids: list[str]
@@ -176,6 +177,7 @@ def prepare_example(call: NodeCall) -> Example:
     """Parse the example, and check what would otherwise fail only after a model call."""
     resources, state = call.resources, call.state
     example = parse_example({name: state[name] for name in Example.model_fields & state.keys()})
+    check_pair(example, resources.criterion)
     if call.judge.swap:
         swap_outputs(example)
     review = "never" if resources.review is None else call.settings["review"]

@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
-from memalign_graph import ChatModelError, Criterion, InvalidInputError, Pairwise, add_quality_gate
-from tests.conftest import DOWN, EVERY_WAY, Bench, distillings, judgings
+from memalign_graph import (
+    ChatModelError,
+    Criterion,
+    InvalidInputError,
+    Pairwise,
+    add_quality_gate,
+    create_panel_graph,
+)
+from tests.conftest import CRITERION, DOWN, EVERY_WAY, Bench, distillings, judgings
 from tests.integration_tests.evidence.judging_support import learn
 from tests.integration_tests.gates.support import models, verdict, writing
 from tests.integration_tests.later_feedback.support import DAY, give_feedback
@@ -123,6 +130,22 @@ async def test_answer_off_the_scale_is_requested_again_in_the_same_order(bench: 
     judgment = await judge(bench)
     assert (judgment["value"], judgment["warnings"]) == ("A", [])
     assert len(judgings(bench.server)) == 3
+
+
+@pytest.mark.parametrize("names", ["old new", "B A"])
+async def test_pair_whose_order_is_not_stored_is_refused(bench: Bench, names: str) -> None:
+    case = {**CASE, "outputs": dict.fromkeys(names.split(), KIND)}
+    panel = bench.compile(create_panel_graph([CRITERION, PAIR], **bench.models()))
+    for graph in (bench.judge_graph(PAIR), panel):
+        with pytest.raises(InvalidInputError, match="outputs: the order of the fields"):
+            await bench.invoke(graph, case)
+    with pytest.raises(InvalidInputError, match="outputs: the order of the fields"):
+        await bench.remember({**case, "value": "A"}, criterion=PAIR)
+    assert not bench.server.chats
+    assert not bench.server.embeddings
+    await bench.invoke(bench.judge_graph(), case)
+    allowed = {**CASE, "outputs": dict.fromkeys(sorted(names.split()), KIND)}
+    await bench.remember({**allowed, "value": "A"}, criterion=PAIR)
 
 
 async def test_expert_reviews_the_combined_verdict_and_memory_learns(bench: Bench) -> None:
