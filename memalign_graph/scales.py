@@ -67,11 +67,11 @@ def _choice_schema(scale: "Categorical | Pairwise") -> dict[str, Any]:
 def _choice(scale: "Categorical | Pairwise", value: Any) -> str:
     """Return a choice as the scale spells it."""
     is_name = isinstance(value, str | int | float) and not isinstance(value, bool)
-    name = str(value).strip().casefold() if is_name else None
-    for choice in scale.choices:
-        # A table's column with missing cells holds 1.0 for 1.
-        if name in (choice.casefold(), f"{choice.casefold()}.0"):
-            return choice
+    name = str(value).strip().casefold() if is_name else ""
+    by_name = {choice.casefold(): choice for choice in scale.choices}
+    # A table's column with missing cells holds 1.0 for 1.
+    if choice := by_name.get(name) or by_name.get(name.removesuffix(".0")):
+        return choice
     raise _off_scale(value, f"one of {', '.join(scale.choices)}.")
 
 

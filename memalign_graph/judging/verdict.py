@@ -32,7 +32,7 @@ from memalign_graph.evidence.value_from_checks import (
 from memalign_graph.judging.case import Answer, Case, swap_outputs
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import decode_optional_vector
-from memalign_graph.models import is_small_model, max_input_tokens, model_name_of
+from memalign_graph.models import inner_models, is_small_model, max_input_tokens, model_name_of
 from memalign_graph.prompts.judge import (
     judge_prompt,
     parse_answer,
@@ -158,7 +158,8 @@ async def ask_verdict(case: Case) -> Answer:
     return Answer(
         value=value,
         rationale=rationale,
-        model=reply.model or structured.name,
+        # Of several models, the one that answered is known only by its reply.
+        model=reply.model or (None if len(inner_models(chat_model)) > 1 else structured.name),
         confidence=measured,
         broken_guideline_ids=broken,
         guideline_ids=[guideline.id for guideline in prompt.guidelines],

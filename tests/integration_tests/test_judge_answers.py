@@ -30,6 +30,7 @@ from tests.conftest import (
     operations,
 )
 from tests.loopback import (
+    Raw,
     answer,
     content_filter,
     context_length_exceeded,
@@ -221,6 +222,16 @@ async def test_model_with_fallbacks_judges_measures_confidence_and_distills(benc
     assert done["learned"]["episode_ids"]
     models = [request.body["model"] for request in bench.server.chats]
     assert models.count("second") == models.count("first") > 3
+
+
+async def test_model_of_a_judgment_is_none_if_several_may_have_answered(bench: Bench) -> None:
+    message = {"role": "assistant", "content": json.dumps({"rationale": "", "value": True})}
+    body = {"model": None, "choices": [{"message": message}]}
+    bench.server.responder = lambda _: Raw(200, json.dumps(body))
+    first: Any = bench.server.chat_model(model="first")
+    for model, name in ((first.with_retry(), "first"), (first.with_fallbacks([first]), None)):
+        judged = await bench.invoke(bench.judge_graph(model=model), CASE)
+        assert judged["judgment"]["model"] == name
 
 
 @dataclass(slots=True)

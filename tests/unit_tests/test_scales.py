@@ -15,6 +15,7 @@ SHARE = Numeric(minimum=0, maximum=1)
 BETTER = "A if the first output is better, B if the second is better"
 GRADES = Categorical(choices=("Poor", "fair", "GOOD"), ordered=True)
 COUNTS = Categorical(choices=("1", "2"))
+VERSIONS = Categorical(choices=("1", "1.0", "2"))
 PAIR, SIDES = Pairwise(), Pairwise(allow_tie=False)
 
 TAKEN: list[tuple[Scale, list[Any], Any]] = [
@@ -23,6 +24,8 @@ TAKEN: list[tuple[Scale, list[Any], Any]] = [
     (GRADES, ["poor", " POOR "], "Poor"),
     (GRADES, ["good"], "GOOD"),
     (COUNTS, [1, 1.0, "1"], "1"),
+    (VERSIONS, [1.0, "1.0"], "1.0"),
+    (VERSIONS, [2, 2.0], "2"),
     (STARS, [3, 3.0, "3", " 3 ", "3.0"], 3),
     (STARS, [5], 5),
     (SHARE, [1, "1", 1.0], 1.0),
