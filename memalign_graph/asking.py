@@ -81,20 +81,20 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
     key, name = digest([model_key(model), schema]), model_name_of(model)
     purpose = PURPOSES.get(schema.get("title", ""), "judge")
 
-    def bind(model: BaseChatModel, *, include_raw: bool) -> Runnable[Any, Any]:
-        options: dict[str, Any] = {"include_raw": True} if include_raw else {}
-        if "method" in inspect.signature(type(model).with_structured_output).parameters:
+    def bind(model: BaseChatModel, **options: Any) -> Runnable[Any, Any]:
+        parameters = inspect.signature(type(model).with_structured_output).parameters
+        if "json_schema" in str(parameters.get("method")):  # some classes have other methods only
             options["method"] = "json_schema"
         try:
             return model.with_structured_output(schema, **options)
-        except NotImplementedError as error:
+        except (NotImplementedError, ValueError) as error:
             raise InvalidInputError(
                 f"model: {model_name_of(model)} can't answer in the shape of a schema: give one "
                 "that has structured output."
             ) from error
 
     if inner_models(model) == [model]:
-        steps: Any = bind(_send_unchecked(model), include_raw=False)
+        steps: Any = bind(_send_unchecked(model))
         is_pair = isinstance(steps, RunnableSequence) and all(
             # Of langchain-openai; refusals are recognized when the reply is parsed.
             step.get_name() == "_check_refusal"

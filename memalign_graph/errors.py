@@ -31,6 +31,7 @@ _MESSAGE_BY_TYPE = {
     "literal_error": "{input} is not known: give {expected}.",
     "union_tag_invalid": "{tag!r} is not known: give one of {expected_tags}.",
     "is_instance_of": "{input} is not a {class}.",
+    "tuple_type": "{input} is not a list.",
     "time_delta_type": "{input} is not a duration. Use one such as timedelta(days=30).",
 }
 """Messages by pydantic's error type, where pydantic's own message does not say what to do."""

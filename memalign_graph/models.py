@@ -222,19 +222,36 @@ class Embedder:
         )
 
 
-def is_chat_model(value: Any) -> bool:
+def check_chat_model(value: Any, field: str = "model") -> Any:
+    """Return the value of an option that takes a chat model, or its string, if it can be used."""
     from langchain_core.language_models import BaseChatModel as ChatModel
 
-    return isinstance(value, str) or all(
-        isinstance(model, ChatModel) for model in inner_models(value)
-    )
+    if isinstance(value, str):
+        return check_model_string(value, field)
+    if not all(isinstance(model, ChatModel) for model in inner_models(value)):
+        raise InvalidInputError(
+            f"{field}: expected a chat model or a string such as {DEFAULT_CHAT_MODEL!r}, got "
+            f"{type(value).__name__}. Set options on the model itself, not by .bind()."
+        )
+    return value
+
+
+def check_model_string(text: str, field: str, example: str = DEFAULT_CHAT_MODEL) -> str:
+    provider, _, name = text.partition(":")
+    if provider != "local" and not (provider and name):
+        raise InvalidInputError(
+            f"{field}: {text!r} names no model: write it as 'provider:name', such as {example!r}."
+        )
+    return text
 
 
 def inner_models(model: Any) -> list[BaseChatModel]:
     """Return the chat models inside `.with_fallbacks()` and `.with_retry()`, in order."""
     if isinstance(model, RunnableWithFallbacks):
         return [inner for outer in model.runnables for inner in inner_models(outer)]
-    return inner_models(model.bound) if isinstance(model, RunnableBindingBase) else [model]
+    # Options of `.bind()` do not reach structured answers.
+    is_wrapper = isinstance(model, RunnableBindingBase) and not model.kwargs
+    return inner_models(model.bound) if is_wrapper else [model]
 
 
 def map_models(model: Any, change: Callable[[BaseChatModel], Any]) -> Any:
@@ -262,11 +279,7 @@ def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
 
 
 def _resolve(text: str, field: Literal["model", "embeddings"], example: str) -> Any:
-    provider, _, name = text.partition(":")
-    if provider != "local" and not (provider and name):
-        raise InvalidInputError(
-            f"{field}: {text!r} names no model: write it as 'provider:name', such as {example!r}."
-        )
+    provider, _, name = check_model_string(text, field, example).partition(":")
     if provider == "openai":
         return _openai(text, field, name)
     if provider == "local":
@@ -356,6 +369,7 @@ _NOT_IN_VECTORS = re.compile(
 def embedder_id(embeddings: EmbeddingsLike) -> str:
     """Return the id of embeddings: it covers every setting known to change their vectors."""
     if isinstance(embeddings, str):
+        check_model_string(embeddings, "embeddings", DEFAULT_EMBEDDINGS)
         is_local = embeddings.partition(":")[0] == "local"
         return "local:universal-sentence-encoder-multilingual-v3" if is_local else embeddings
     if isinstance(embeddings, _BatchedEmbeddings):

@@ -29,7 +29,8 @@ from memalign_graph.models import (
     DEFAULT_EMBEDDINGS,
     ChatModelLike,
     EmbeddingsLike,
-    is_chat_model,
+    check_chat_model,
+    check_model_string,
 )
 from memalign_graph.scales import PLAIN_FUNCTION, Pairwise, Passes
 from memalign_graph.types import Criterion, Decide, ExampleLike, FrozenModel, Judgment
@@ -54,14 +55,13 @@ UNCERTAIN_NEEDS_CONFIDENCE = (
 )
 
 
-def typed(fits: Callable[[Any], bool], what: str, *, optional: bool = False) -> PlainValidator:
+def typed(fits: Callable[[Any], bool], what: str) -> PlainValidator:
     """Accept the values that fit; `what` names them in the error."""
 
     def check(value: Any) -> Any:
-        if fits(value) or (optional and value is None):
+        if fits(value):
             return value
-        expected = f"{what}, or None" if optional else what
-        raise ValueError(f"expected {expected}, got {type(value).__name__}.")
+        raise ValueError(f"expected {what}, got {type(value).__name__}.")
 
     return PlainValidator(check)
 
@@ -89,7 +89,10 @@ def _review_validator(modes: Any, takes: str) -> PlainValidator:
     return PlainValidator(check)
 
 
-_A_MODEL = f"a chat model or a string such as {DEFAULT_CHAT_MODEL!r}"
+def _distill_model(model: Any) -> Any:
+    return None if model is None else check_chat_model(model, "distill_model")
+
+
 _EMBEDDINGS = f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}"
 
 
@@ -121,11 +124,9 @@ class Judge(Settings):
         typed(lambda it: isinstance(it, Criterion), "a Criterion(name=..., instructions=...)"),
     ]
     """What is judged."""
-    model: Annotated[ChatModelLike, typed(is_chat_model, _A_MODEL)] = DEFAULT_CHAT_MODEL
+    model: Annotated[ChatModelLike, PlainValidator(check_chat_model)] = DEFAULT_CHAT_MODEL
     """A chat model, or a `"provider:name"` string that is resolved when it is first called."""
-    distill_model: Annotated[
-        ChatModelLike | None, typed(is_chat_model, _A_MODEL, optional=True)
-    ] = None
+    distill_model: Annotated[ChatModelLike | None, PlainValidator(_distill_model)] = None
     """The model that distills and compares; by default the judge's model."""
     embeddings: Annotated[
         EmbeddingsLike,
@@ -195,6 +196,8 @@ class Judge(Settings):
             )
         if self.samples and not self.confidence:
             raise ValueError("samples: needs confidence=True, which the samples measure.")
+        for name in self.models or ():
+            check_model_string(name, "models")
         return self
 
     @property
@@ -359,7 +362,8 @@ class Gate(Settings):
     example: Annotated[
         ExampleFrom | None,
         typed(
-            callable, "a function of the state that returns `inputs` and `outputs`", optional=True
+            lambda it: it is None or callable(it),
+            "a function of the state that returns `inputs` and `outputs`, or None",
         ),
         AfterValidator(_no_coroutine),
     ] = None
@@ -420,7 +424,7 @@ class MemAlignContext(FrozenModel):
     namespace: Annotated[tuple[str, ...], BeforeValidator(check_namespace)] = DEFAULT_NAMESPACE
     """The memory's namespace in the store, to separate teams or customers: one or more labels
     without dots."""
-    k: int | None = Field(default=None, ge=0, le=MAX_K)
+    k: int | None = Field(default=None, ge=0, le=MAX_K, strict=True)
     """How many similar examples the judge is shown; 0 for none, empty for the graph's own."""
     model: Annotated[str | None, AfterValidator(lambda model: (model or "").strip() or None)] = None
     """The chat model as 'provider:name', such as 'openai:gpt-6-luna'; empty for the graph's
@@ -431,7 +435,7 @@ class MemAlignContext(FrozenModel):
 
     def __init__(self, **fields: Any) -> None:
         if fields.keys() == {"memalign"} and isinstance(fields["memalign"], Mapping):
-            fields = dict(fields["memalign"])
+            fields = {str(name): value for name, value in fields["memalign"].items()}
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -463,6 +467,7 @@ def resolve_context(context: Any, defaults: Mapping[str, Any], judge: Judge) -> 
 def _check_model(model: str | None, judge: Judge) -> None:
     if model is None or model in (judge.model, *(judge.models or ())):
         return
+    check_model_string(model, "context: model")
     if judge.models is not None:
         allowed = ", ".join(map(repr, judge.models)) or "only the judge's own"
         raise InvalidInputError(f"context: model: {model!r} is not allowed. Allowed: {allowed}.")
@@ -479,7 +484,7 @@ def context_settings(context: Any) -> ResolvedSettings | None:
     if not isinstance(own, MemAlignContext | None):
         fields = context if isinstance(context, Mapping) else fields_of(context)
         own = fields.get("memalign")
-        own = MemAlignContext(**own) if isinstance(own, Mapping) else own
+        own = MemAlignContext(memalign=own) if isinstance(own, Mapping) else own
         if not isinstance(own, MemAlignContext | None):
             kind = type(own).__name__
             raise InvalidInputError(f"context: memalign: expected a dict of fields, got {kind}.")

@@ -33,7 +33,7 @@ from memalign_graph.models import (
     Embedder,
     EmbeddingsLike,
     OncePerLoop,
-    is_chat_model,
+    check_chat_model,
     resolve_chat_model,
 )
 from memalign_graph.scales import Passes
@@ -88,15 +88,10 @@ class JudgeMemory:
         """
         _check_type("store", store, BaseStore, "a LangGraph store, such as InMemoryStore()")
         _check_type("criterion", criterion, Criterion, "Criterion(name=..., instructions=...)")
-        if not (model is None or is_chat_model(model)):
-            raise InvalidInputError(
-                f"model: expected a chat model, or a string such as {DEFAULT_CHAT_MODEL!r}, got "
-                f"{type(model).__name__}."
-            )
         self.criterion = criterion
         self._model: Callable[[], Any] | None = None
         if model is not None:
-            resolve = partial(resolve_chat_model, model)
+            resolve = partial(resolve_chat_model, check_chat_model(model))
             self._model = partial(OncePerLoop[Any]().get, None, resolve)
         self._base_access = MemoryAccess(
             store=store,

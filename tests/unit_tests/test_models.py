@@ -14,6 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import set_config_context
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai.resources.chat.completions import AsyncCompletions, Completions
@@ -176,6 +177,30 @@ def test_client_may_learn_its_base_url_at_call_time(
     endpoint = Endpoint(server.base_url, "key")
     monkeypatch.setattr("memalign_graph.local.chat.start_server", lambda: endpoint)
     assert ask_turns(with_schema(local.local_chat_model(), VERDICT)).answer is not None
+
+
+class OtherMethods(FakeListChatModel):
+    """A model that takes no `method="json_schema"`, as those of some partner packages."""
+
+    def with_structured_output(
+        self, schema: Any, *, method: str = "json_mode", include_raw: bool = False, **options: Any
+    ) -> Any:
+        if method != "json_mode" or schema["title"] == "unusable":
+            raise ValueError("Unrecognized method.")
+        return super().with_structured_output(schema, include_raw=include_raw, **options)
+
+    def bind_tools(self, *_: Any, **__: Any) -> Any:
+        call = {"name": "verdict", "args": {"b": "", "a": True}, "id": "1"}
+        return RunnableLambda(lambda _: AIMessage("", tool_calls=[call]))
+
+
+def test_model_without_json_schema_answers_by_its_own_method(
+    ask_turns: Callable[[Any], Any],
+) -> None:
+    model: Any = OtherMethods(responses=[])
+    assert ask_turns(with_schema(model, VERDICT)).answer == {"b": "", "a": True}
+    with pytest.raises(InvalidInputError, match="model: OtherMethods can't answer in the shape"):
+        with_schema(model, {**VERDICT, "title": "unusable"})
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from langchain_core.language_models import FakeListChatModel
 from pydantic import BaseModel, ValidationError
 
 from memalign_graph import (
@@ -33,17 +34,24 @@ BUILDERS: list[Any] = [
     create_feedback_graph,
     create_alignment_graph,
 ]
+CHAT = FakeListChatModel(responses=[])
 PAIR = Criterion(name="pair", instructions="Which is kinder?", scale=Pairwise())
 
 REFUSED: list[tuple[str, Any, str]] = [
     ("criterion", "tone", "criterion: expected a Criterion"),
     ("model", 5, "model: expected a chat model or a string"),
+    ("model", "gpt-4.1", "model: 'gpt-4.1' names no model: write it as 'provider:name'"),
+    ("model", CHAT.bind(seed=7), "Set options on the model itself, not by .bind()."),
+    ("model", CHAT.bind(seed=7).with_retry(), "not by .bind()."),
+    ("distill_model", CHAT.with_fallbacks([CHAT.bind(stop="x")]), "not by .bind()."),
     ("distill_model", 5, "distill_model: expected a chat model or a string"),
+    ("distill_model", "", "distill_model: '' names no model: write it as 'provider:name'"),
     ("embeddings", 5, "embeddings: expected LangChain embeddings, a function, or a string"),
     ("k", -1, "k: -1 is below the minimum of 0. Use 0 or more."),
     ("k", True, "k: True is not a whole number."),
     ("small_model", 1, "small_model: 1 is neither True nor False"),
-    ("models", "openai:gpt-4.1", "models: Input should be a valid tuple"),
+    ("models", "openai:gpt-4.1", "models: 'openai:gpt-4.1' is not a list."),
+    ("models", ("openai:x", "gpt-4"), "models: 'gpt-4' names no model"),
     ("models", (1,), "models.0: 1 is not text."),
     ("max_guideline_tokens", -1, "max_guideline_tokens: -1 is below the minimum of 0."),
     ("on_embedding_error", "ignore", "'ignore' is not known: give 'raise' or 'guidelines'."),
@@ -114,6 +122,7 @@ def test_option_is_refused_by_name(make: Any, settings: Any, table: Any) -> None
 
 def test_every_builder_refuses_as_a_judge_does() -> None:
     for build in (*BUILDERS, JudgeNodes):
+        assert "embeddings: 'x' names no model" in refused(build, CRITERION, embeddings="x")
         assert refused(build, CRITERION, k=-1) == refused(Judge, criterion=CRITERION, k=-1)
         assert "modle: is not a known field" in refused(build, CRITERION, modle="x")
         assert "criterion: expected a Criterion" in refused(build, "tone")
@@ -165,7 +174,10 @@ def test_context_overrides_the_built_settings_and_keeps_the_rest() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"k": -1}, {"review": "unsure"}, {"namespace": ()}, {"namespace": ("a.b",)}, {"top_k": 3}],
+    [
+        *({"k": -1}, {"k": True}, {"review": "unsure"}, {"namespace": ()}),
+        *({"namespace": ("a.b",)}, {"top_k": 3}),
+    ],
     ids=repr,
 )
 def test_bad_field_of_a_context_is_refused_by_name(fields: dict[str, Any]) -> None:
@@ -191,5 +203,10 @@ def test_context_fields_may_be_nested_under_memalign() -> None:
     assert "context: k: 101 is above the maximum" in refused(MemAlignContext, memalign={"k": 101})
     message = refused(MemAlignContext, memalign=fields, k=1)
     assert "context: memalign: is not a known field" in message
+    message = refused(resolve_context, {"memalign": {"model": "x"}}, {}, Judge(criterion=CRITERION))
+    assert "context: model: 'x' names no model" in message
+    message = refused(MemAlignContext, memalign={1: 2})
+    assert message == refused(resolve_context, {"memalign": {1: 2}}, {}, Judge(criterion=CRITERION))
+    assert "context: 1: is not a known field" in message
     message = refused(resolve_context, {"memalign": 7}, {}, Judge(criterion=CRITERION))
     assert "context: memalign: expected a dict of fields, got int" in message
