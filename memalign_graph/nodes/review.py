@@ -119,9 +119,9 @@ def make_feedback(
     """
     if fields is None:
         return None
-    if judgment is not None:
-        _check_criterion(step, judgment)
     undated = Feedback(example=example, judgment=judgment, thread_id=step.thread_id, **fields)
+    if undated.judgment is not None:
+        _check_criterion(step, undated.judgment)
     feedback = date_reply(step, undated, fields.get("given_at"))
     is_forgotten = step.access.view.forgotten_at(feedback.episode_id) > feedback.given_at
     return None if is_forgotten else feedback.to_json()
