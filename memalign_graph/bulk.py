@@ -421,7 +421,8 @@ def _judged(
         )
     access = run_sync(batch.load(header, cases, again))
     for number, case in rows:
-        if not {"number", "row"} <= case.keys():
+        judged = "invalid" if "invalid" in case else "example"
+        if not {"number", "row", "vector", "failed", judged} <= case.keys():
             raise InvalidInputError(f"cases: {cases} is damaged in line {number}.")
         batch.io.start_case(case["number"])
         outcome: Judgment | MemAlignError
@@ -487,11 +488,12 @@ def _write(file: Any, line: Row) -> None:
 
 
 def _rows(examples: Iterable[ExampleLike]) -> Iterator[Row]:
-    """Yield numbered examples, with their further fields in `row`."""
+    """Yield numbered examples, with their further fields in `row`, NaN as null."""
     for number, value in enumerate(examples, start=1):
         example: Any = value
         rest = {}
         if isinstance(value, Mapping):
             rest = {name: part for name, part in value.items() if name not in Example.model_fields}
             example = {name: part for name, part in value.items() if name not in rest}
-        yield {"number": number, "row": rest, "example": example}
+        row = json.loads(json.dumps(rest, default=str), parse_constant=lambda _: None)
+        yield {"number": number, "row": row, "example": example}

@@ -344,10 +344,10 @@ def _warnings(
             for reason in rejected[:1]
         ]
         noted = list(dict.fromkeys(warning for report in reports for warning in report.warnings))
-        warnings += [
-            f"{name}: {len(noted)} warnings while it learned; the first: {warning}"
-            for warning in noted[:1]
-        ]
+        if noted:
+            warnings.append(
+                f"{name}: {len(noted)} warnings while it learned; the first: {noted[0]}"
+            )
         if failures := [case.failures[name] for case in cases if name in case.failures]:
             missing = f"{len(failures)} of {len(cases)} cases have no verdict and are in none of"
             warnings.append(f"{name}: {missing} its numbers; the first: {failures[0]}")

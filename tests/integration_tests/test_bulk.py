@@ -416,6 +416,17 @@ async def test_unusable_arguments_are_refused_before_any_request(
     assert not (tmp_path / "batch5.jsonl").exists()
 
 
+@pytest.mark.parametrize("field", ["vector", "failed", "example"])
+async def test_damaged_case_is_named(bench: Bench, tmp_path: Path, field: str) -> None:
+    batch = Batch(bench, tmp_path)
+    batch.prepare(CASES)
+    lines = lines_of(tmp_path / "batch0.cases.jsonl")
+    del lines[2][field]
+    write_lines(tmp_path / "batch0.cases.jsonl", lines)
+    with pytest.raises(InvalidInputError, match=r"batch0.cases.jsonl is damaged in line 3"):
+        batch.collect(again=None)
+
+
 async def test_failing_embeddings_leave_no_files(bench: Bench, tmp_path: Path) -> None:
     await learned_judge(bench)
     batch = Batch(bench, tmp_path)

@@ -204,11 +204,13 @@ def test_batch_needs_the_memory_that_it_was_prepared_with(shell: Shell) -> None:
 def test_batch_that_was_prepared_in_python_is_collected(shell: Shell) -> None:
     model, embeddings = models_from_environment()
     judge = Judge(criterion=CRITERION, model=model, embeddings=embeddings)
+    rows: list[Any] = [CASE, {**CASE, "score": float("nan"), "more": [float("inf")]}]
     with open_local_store(shell.folder / "memalign.db") as store:
-        prepare_batch(judge, [CASE, CASE], shell.folder / "batch.jsonl", store=store)
+        prepare_batch(judge, rows, shell.folder / "batch.jsonl", store=store)
     shell.write("results.jsonl", "")
     ran = shell.run(*COLLECT, "--json")
     assert (ran.status, [line["line"] for line in ran.lines]) == (3, [1, 2])
+    assert (ran.lines[1]["score"], ran.lines[1]["more"]) == (None, [None])
     assert "warning: line 2: not judged: The request 2-" in ran.err
 
 
