@@ -1,5 +1,6 @@
 """The rule on untrusted text: whether a call's address, amount or identifier is a tool's words."""
 
+import html
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +19,23 @@ _DESTINATION = re.compile(
 )
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")  # the word of `IDs` or `TOaddress`
 _WORD_AFTER_CAPITALS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # the words of `USDAmount`
-_PART = re.compile(r"[^\s<>,;:()$\u00a3\u00a5\u20a0-\u20cf]+")
+_PART = re.compile(r"[^\s<>,;:()\[\]{}|\"`\u201c\u201d\u00ab\u00bb$\u00a3\u00a5\u20a0-\u20cf]+")
 """A part of a value, such as the address in `Bob <bob@example.com>` or the amount in `$5`."""
-_NUMBER = re.compile(
-    r"(?<!\w)(?<!\d[.,])(\d{1,3}(?:[ ,.'\u2019]\d{3})++|\d++)(?:[.,](\d++))?+(?!\w|[.,]\d)"
+_RETURNED, _WRITTEN = "[a-z0-9]", r"[^\W\u0e00-\u0eff\u2e80-\U0010ffff]"
+"""What makes a word longer, in tools' text and in the user's. Scripts without spaces between words
+do not; in tools' text no script but the one of nearly all addresses does."""
+_NUMBER = (
+    r"(?<!{0})(?<!\d[.,])(\d{{1,3}}(?:[ ,.'\u2019]\d{{3}})++|"
+    r"\d{{1,2}}(?:,\d\d(?!\d))++,\d{{3}}|\d++)(?:[.,](\d++))?+(?!{0}|[.,]\d)"
 )
-_UNSEEN = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
-_WORD_CHARACTERS = re.compile(r"\w+")
+_UNSEEN = re.compile(  # what Unicode calls default-ignorable
+    r"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    r"\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+_DIGIT_OR_DASH = re.compile(r"(?![0-9])\d|[\u2010-\u2015\u2212]")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))|&#?\w{1,99};?", re.DOTALL)
+_CONTROLS = dict.fromkeys("bfnrt", " ")
+_MAX_DECODINGS = 3  # of JSON within JSON
 _MAX_DESTINATIONS = 1_000
 
 
@@ -38,34 +49,54 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     if not (values := dict.fromkeys(_destinations(args, named=False))):
         return False
     since = messages_since_question(messages)
-    returned = [_with_words(text) for message in since for text in _returned_texts(message)]
-    written = [_with_words(each.text, is_users=True) for each in messages if is_question(each)]
+    texts = {text for message in since for text in _returned_texts(message)}
+    returned = [_with_words(text, _RETURNED) for text in texts]
+    written = [_with_words(each.text, _WRITTEN) for each in messages if is_question(each)]
     return (len(values) > _MAX_DESTINATIONS and bool(returned)) or any(
-        _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
+        _occurs_in(value, returned, _RETURNED) and not _occurs_in(value, written, _WRITTEN)
+        for value in values
     )
 
 
 def _comparable(text: str) -> str:
     """Return a text without what a model may leave out or change when it copies an address."""
-    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold()
+    text = unicodedata.normalize("NFKC", _UNSEEN.sub("", text)).casefold()
+    return _DIGIT_OR_DASH.sub(lambda each: str(unicodedata.digit(each[0], "-")), text)
 
 
-def _with_words(text: str, *, is_users: bool = False) -> tuple[str, set[str]]:
+def _with_words(text: str, letter: str) -> tuple[str, set[str]]:
     """Return a text as values are compared with it, with its numbers, and its words."""
     text = _comparable(text)
-    text = " ".join([text, *_numbers(text, is_users=is_users)])
-    return text, {*_WORD_CHARACTERS.findall(text)}
+    text = " ".join([text, *_numbers(text, letter)])
+    return text, {*re.findall(f"{letter}+", text)}
 
 
-def _numbers(text: str, *, is_users: bool = False) -> Iterator[str]:
+def _numbers(text: str, letter: str) -> Iterator[str]:
     """Yield the formatted numbers of a text as a program writes them: `$1,000.50` is `1000.5`."""
-    for number in _NUMBER.finditer(text):
+    for number in re.finditer(_NUMBER.format(letter), text):
         digits = "".join(filter(str.isdigit, number[1]))
         decimals = (number[2] or "").rstrip("0")
         plain = f"{digits}.{decimals}" if decimals else digits
-        may_be_small = is_users and "." in number[1] and not number[2]  # 1.000 is 1 in English
+        may_be_small = letter == _WRITTEN and "." in number[1] and not number[2]  # 1.000 can be 1
         if plain != number[0] and not may_be_small:
             yield plain
+
+
+def _decodings(text: str) -> Iterator[str]:
+    """Yield a text, and without the escapes of JSON, Markdown and HTML if it has any."""
+    yield text
+    for _ in range(_MAX_DECODINGS):
+        decoded = _ESCAPE.sub(_decode, text)
+        if decoded == text:
+            return
+        yield (text := decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+def _decode(escape: re.Match[str]) -> str:
+    code, character = escape.groups()
+    if code:
+        return chr(int(code, 16))
+    return html.unescape(escape[0]) if not character else _CONTROLS.get(character, character)
 
 
 def _returned_texts(message: Any) -> set[str]:
@@ -77,12 +108,13 @@ def _returned_texts(message: Any) -> set[str]:
         content = [
             part for part in parts if isinstance(part, dict) and part.get("type") not in OWN_PARTS
         ]
-        return {str(content), *texts_in(content)} if content else set()
+        returned = {str(content), *texts_in(content)} if content else set()
     # A note of middleware may be a summary of tools' results.
-    if not isinstance(message, ToolMessage | HumanMessage) or is_question(message):
+    elif not isinstance(message, ToolMessage | HumanMessage) or is_question(message):
         return set()
-    # `str` also writes numbers, but not all texts as they are.
-    return {message.text, str(content), *texts_in(content)}
+    else:  # `str` also writes numbers, but not all texts as they are.
+        returned = {message.text, str(content), *texts_in(content)}
+    return {decoded for text in returned for decoded in _decodings(text)}
 
 
 def _destinations(value: Any, *, named: bool) -> Iterator[str]:
@@ -100,17 +132,18 @@ def _destinations(value: Any, *, named: bool) -> Iterator[str]:
         text = _comparable(str(value)).strip()
         yield from [text] if text else []
         yield from _distinctive_parts(text)
-        yield from _numbers(text)
+        yield from _numbers(text, _RETURNED)
 
 
 def _distinctive_parts(text: str) -> Iterator[str]:
-    return (part for part in _PART.findall(text) if re.search(r"[@\d]", part))
+    parts = (part.strip("'\u2018\u2019.!?") for part in _PART.findall(text))
+    return (part for part in parts if re.search(r"[@\d]", part))
 
 
-def _occurs_in(value: str, texts: Sequence[tuple[str, set[str]]]) -> bool:
+def _occurs_in(value: str, texts: Sequence[tuple[str, set[str]]], letter: str) -> bool:
     """Return whether a text has a value, and not as a part of a longer word or number."""
-    words, literal = _WORD_CHARACTERS.findall(value), re.escape(value)
-    pattern = rf"{literal}(?!\w)(?<!\w{literal})"  # `re` finds a beginning that is literal fast
+    words, literal = re.findall(f"{letter}+", value), re.escape(value)
+    pattern = rf"{literal}(?!{letter})(?<!{letter}{literal})"  # `re` finds a literal beginning fast
     return any(
         known.issuperset(words) and (value in known or re.search(pattern, text))
         for text, known in texts
