@@ -168,6 +168,11 @@ class CallJudge:
                 "decide: 'verdict' gives no confidence, so a person would be asked about every "
                 "call. Leave it out, or set confidence=True."
             )
+        if not judge.weighs and not (judge.use_episodes and judge.k):
+            raise InvalidInputError(
+                "decide: 'verdict' with use_episodes=False or k=0 finds no similar calls, so a "
+                "person would be asked about every call. Leave one of these options out."
+            )
         self.criterion = criterion
         self.approval = Approval(**own)
         self._interrupt_on = interrupt_on
@@ -212,6 +217,8 @@ class CallJudge:
             forced.append("judged_wrong")
         if any(warning.startswith(CASE_TOO_LONG) for warning in step.judgment.warnings):
             forced.append("too_long")
+        if not step.resources.judge.weighs and not step.settings["k"]:  # of the run's context
+            forced.append("no_similar_episode")
         update = await decide_review(step, forced=forced)
         judgment = Judgment.model_validate(update["judgment"])
         vector = (step.state["judge_memory"] or {}).get("vector")
@@ -309,7 +316,7 @@ class CallJudge:
         is_message = isinstance(decision, ToolMessage)
         if example is None or (is_message and decision.status != "error"):
             return  # a response does not say whether the call was right
-        is_edit = not is_message and _action(decision) != _action(call)
+        is_edit = not is_message and not _is_same(_action(decision), _action(call))
         comment = difference(call, decision) if is_edit else ""
         if is_message:
             # Without a reason, the message names the call's id, which may be a model's text.
@@ -334,7 +341,11 @@ class CallJudge:
 
     def _author(self, runtime: Any) -> str | None:
         if self.approval.author is not None:
-            return self.approval.author(runtime)
+            try:
+                return self.approval.author(runtime)
+            except Exception as error:  # noqa: BLE001 - the user's function, without a context
+                logger.warning("`author` failed, so the decision is stored without one: %r", error)
+                return None
         user = getattr(getattr(runtime, "server_info", None), "user", None)
         return None if user is None else str(user.identity)
 
@@ -394,7 +405,7 @@ def difference(call: Call, edited: Call) -> str:
         changes.append(f"the tool is {_json(edited['name'])}, not {_json(call['name'])}")
     judged = split_words("\n".join(texts_in(before)))
     for name, new in after.items():
-        if name not in before or before[name] != new:
+        if name not in before or not _is_same(before[name], new):
             is_shown = name in before and _SHORT.fullmatch(str(before[name]))
             old = f", not {_json(before[name])}" if is_shown else ""
             changes.append(f"{names[name]} is {_own_text(new, judged)}{old}")
@@ -414,6 +425,15 @@ def _own_text(value: Any, judged: Sequence[str]) -> str:
 
 def _json(value: Any) -> str:
     return excerpt(json.dumps(value, ensure_ascii=False, default=str), _MAX_VALUE_CHARS)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are the same: 20 and 20.0 are, 1 and true are not."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(one == other and isinstance(one, bool) is isinstance(other, bool))
 
 
 def _action(call: Call) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.deciding import current_evidence_model, fit, off_loop
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.checks import consensus_values
 from memalign_graph.memory.guidelines import GuidelineTable
 from memalign_graph.memory.history import Commit, history
 from memalign_graph.memory.index import Vector
@@ -348,6 +349,7 @@ async def nearest_case(
     vector = view.vectors([own_key]).get(own_key, vector)
     max_near = _MAX_NEAR if call is None else len(view.rows())
     matches = [] if vector is None else view.index.search(vector, max_near)
+    agreed = {} if call is None else consensus_values(view, scale)
 
     def is_comparable(row: EpisodeRow) -> bool:
         value = value_or_none(row.value, scale)
@@ -355,7 +357,10 @@ async def nearest_case(
             return False
         other = None if call is None else tool_call(row.content["example"]["outputs"])
         return call is None or (
-            value is True and other is not None and other["name"] == call["name"]
+            value is True
+            and agreed[row.example_id] is True
+            and other is not None
+            and other["name"] == call["name"]
         )
 
     for key, similarity in matches:

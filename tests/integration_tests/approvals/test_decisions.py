@@ -222,6 +222,41 @@ async def test_the_person_who_decides_is_the_author(bench: Bench) -> None:
     assert [episode.author for episode in await bench.episodes(criterion=CRITERION)] == ["ann"]
 
 
+async def test_without_the_context_that_names_the_author_the_decision_holds(
+    bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def author(runtime: Any) -> str:
+        return str(runtime.context["user"])
+
+    _, graph, asked = await start(bench, mode, CALL, "Done.", author=author)
+    await bench.resume(graph, answers(asked, REJECT))
+    [episode] = await bench.episodes(criterion=CRITERION)
+    assert (episode.author, episode.value) == (None, False)
+    assert "`author` failed" in caplog.text
+
+
+async def test_without_similar_calls_in_the_prompt_a_person_is_asked(bench: Bench) -> None:
+    graph = agent(bench, Shop(), CALL, "A", decide="verdict", confidence=True)
+    await bench.invoke(graph, ask(), context={"memalign": {"k": 0}})
+    assert "no_similar_episode" in asked_for(bench)[0]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (20, 20.0), ([1], [True])])
+async def test_true_in_place_of_1_is_an_edit(bench: Bench, before: Any, after: Any) -> None:
+    @tool
+    def pay(cents: Any) -> str:
+        """Pay."""
+        return "Paid."
+
+    own = {"tools": [pay], "interrupt_on": {"pay": True}}
+    _, graph, asked = await start(bench, "batched", calls("pay", cents=before), "Done.", **own)
+    edited = {"name": "pay", "args": {"cents": after}}
+    await bench.resume(graph, answers(asked, {"type": "edit", "edited_action": edited}))
+    values = {args: value for args, value, _ in await learned(bench)}
+    same = {str(before): True}
+    assert values == (same if after == 20 else {str(before): False, str(after): True})
+
+
 async def test_another_process_resumes_a_question(bench: Bench, mode: str, tmp_path: Path) -> None:
     def run(shop: Shop, graph_input: Any) -> Any:
         store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")
@@ -443,6 +478,8 @@ def test_invalid_options_are_refused(bench: Bench) -> None:
         "on_fail": {"on_fail": "run"},
         "criterion": {"criterion": colors},
         "decide": {"decide": "verdict"},
+        "use_episodes": {"decide": "verdict", "confidence": True, "use_episodes": False},
+        "k=0": {"decide": "verdict", "confidence": True, "k": 0},
         "target_agreement": {"target_agreement": 1.0},
         "modle": {"modle": "x"},
     }

@@ -32,6 +32,8 @@ async def test_call_is_compared_with_the_nearest_approved_call(office: Office) -
             call(order="A7", amount=5, note="<b>now</b>", fast=True),
             False,
         ),  # more similar, but wrong
+        (call(order="A7", amount=5, note="<b>now</b>", fast=True), True),  # by one of three
+        (call(order="A7", amount=5, note="<b>now</b>", fast=True), False),
         ("Paid.", True),
     ]
     for number, (outputs, value) in enumerate(feedback):
