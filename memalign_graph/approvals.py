@@ -239,9 +239,9 @@ def _second_call(call: Call) -> ToolMessage:
 
 
 def _settings(runtime: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in the run's context; without one, those that the run began with."""
-    own = context_settings(getattr(runtime, "context", None))
-    return own if own is not None else saved.get("settings") or {}
+    """Return the settings that the run began with, changed by those in the present context."""
+    own = context_settings(getattr(runtime, "context", None)) or {}
+    return {**(saved.get("settings") or {}), **own}
 
 
 def _refused(messages: Sequence[Any] | None, saved: Mapping[str, Any]) -> list[str]:

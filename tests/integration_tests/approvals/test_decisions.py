@@ -357,12 +357,15 @@ async def test_without_a_store_every_call_is_asked_about(bench: Bench) -> None:
     assert shop.ran == [("A7", 20)]
 
 
-async def test_the_memory_of_the_run_is_kept_after_a_question(bench: Bench, mode: str) -> None:
+@pytest.mark.parametrize("context", [None, {"memalign": {"k": 3}}])
+async def test_the_memory_of_the_run_is_kept_after_a_question(
+    bench: Bench, mode: str, context: Any
+) -> None:
     shop = Shop()
     graph = agent(bench, shop, CALL, calls("refund", order="A8", amount=1), interrupt_mode=mode)
     acme = {"memalign": {"namespace": ["acme"]}}
     asked = await bench.invoke(graph, ask(), context=acme)
-    asked = await bench.resume(graph, answers(asked, APPROVE))  # without the context
+    asked = await bench.resume(graph, answers(asked, APPROVE), context=context)
     episodes = bench.memory(CRITERION, namespace=["acme"]).episodes()
     assert [episode.value for episode in episodes] == [True]
     assert len(bench.memory(CRITERION, namespace=["acme"]).judgments()) == 2
