@@ -133,11 +133,13 @@ def _drawn(
     sampled, answered_at = _sampled(log, episodes), dict[str, datetime]()
     logged_at = {item.judgment_id: item.at for item in log}
     for episode in sorted(episodes, key=lambda episode: episode.given_at, reverse=True):
+        present = episode.judgment and episode.judgment.id
+        replaced_at = logged_at.get(present or "", episode.given_at)
         for key in episode.verdicts.keys() & sampled:
             at = logged_at.get(key, episode.given_at)
-            is_present = episode.judgment is not None and key == episode.judgment.id
-            if is_present or at > episode.given_at:
-                answered_at[key] = max(at, episode.given_at)
+            if key == present or at > replaced_at:
+                # An episode with several answers has the date of the newest.
+                answered_at[key] = at if episode.other_verdicts else max(at, episode.given_at)
     answers = answered_judgments(episodes, scale)
     return [
         (key, answered_at[key].astimezone(UTC).date(), values_agree(scale, *answers[key]))
