@@ -341,11 +341,7 @@ class CallJudge:
 
     def _author(self, runtime: Any) -> str | None:
         if self.approval.author is not None:
-            try:
-                return self.approval.author(runtime)
-            except Exception as error:  # noqa: BLE001 - the user's function, without a context
-                logger.warning("`author` failed, so the decision is stored without one: %r", error)
-                return None
+            return self.approval.author(runtime)
         user = getattr(getattr(runtime, "server_info", None), "user", None)
         return None if user is None else str(user.identity)
 

@@ -222,17 +222,19 @@ async def test_the_person_who_decides_is_the_author(bench: Bench) -> None:
     assert [episode.author for episode in await bench.episodes(criterion=CRITERION)] == ["ann"]
 
 
-async def test_without_the_context_that_names_the_author_the_decision_holds(
-    bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
+async def test_resume_with_the_context_that_names_the_author_has_the_decision_count(
+    bench: Bench, mode: str
 ) -> None:
     def author(runtime: Any) -> str:
         return str(runtime.context["user"])
 
-    _, graph, asked = await start(bench, mode, CALL, "Done.", author=author)
-    await bench.resume(graph, answers(asked, REJECT))
+    shop, graph, asked = await start(bench, mode, CALL, "Done.", author=author)
+    with pytest.raises(TypeError, match="NoneType"):
+        await bench.resume(graph, answers(asked, APPROVE))
+    assert shop.ran == []
+    await bench.resume(graph, answers(asked, APPROVE), context={"user": "ann"})
     [episode] = await bench.episodes(criterion=CRITERION)
-    assert (episode.author, episode.value) == (None, False)
-    assert "`author` failed" in caplog.text
+    assert (episode.author, episode.value, shop.ran) == ("ann", True, [("A7", 20)])
 
 
 async def test_without_similar_calls_in_the_prompt_a_person_is_asked(bench: Bench) -> None:
