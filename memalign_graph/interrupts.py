@@ -108,9 +108,9 @@ class Reply(NamedTuple):
 
     kind: str  # `text`, `object`, or a decision: approve, edit, reject, respond or ignore
     content: Any  # the text or the fields; unvalidated
-    name: str = "the reply"  # for errors
-    judgment_ids: Sequence[Any] = ()  # that the client wrote, wherever it did
-    author: Any = None  # likewise; unvalidated
+    name: str  # for errors
+    judgment_ids: Sequence[Any]  # that the client wrote, wherever it did; unvalidated
+    author: Any  # likewise
 
     def edited(self) -> dict[str, Any]:
         if isinstance(self.content, dict):
@@ -144,11 +144,11 @@ def _from_json_text(reply: Any) -> Any:
 
 def _parse_item(reply: Any, wrapper: Mapping[str, Any], shapes: str) -> Reply:
     if isinstance(reply, str):
-        return Reply("text", reply, "the reply", *_named(wrapper))
+        return _new_reply("text", reply, "the reply", wrapper)
     if not isinstance(reply, dict):
         raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {shapes}.")
     if "type" not in reply:
-        return Reply("object", reply, "the reply", *_named(wrapper, reply))
+        return _new_reply("object", reply, "the reply", wrapper, reply)
     decision = reply["type"]
     kind = _INBOX_DECISIONS.get(str(decision), decision)
     if kind not in (*_DECISIONS, "ignore"):
@@ -160,17 +160,15 @@ def _parse_item(reply: Any, wrapper: Mapping[str, Any], shapes: str) -> Reply:
     if kind in ("reject", "respond"):
         content = content or reply.get("args")
     name = "the response" if decision == "response" else f"the message of {decision!r}"
-    return Reply(kind, content, name, *_named(wrapper, reply, action, args))
+    return _new_reply(kind, content, name, wrapper, reply, action, args)
 
 
-def _named(*parts: Any) -> tuple[list[Any], Any]:
-    """Return the judgments that the parts of a reply name, and the author that the last names."""
+def _new_reply(kind: str, content: Any, name: str, *parts: Any) -> Reply:
+    """Return a reply with the judgments that its parts name; the author in the last part counts."""
     fields = [part for part in parts if isinstance(part, dict)]
-    ids, authors = (
-        [part[key] for part in fields if part.get(key) is not None]
-        for key in (JUDGMENT_ID, "author")
-    )
-    return ids, authors[-1] if authors else None
+    ids = [part[JUDGMENT_ID] for part in fields if part.get(JUDGMENT_ID) is not None]
+    authors = [part["author"] for part in fields if part.get("author") is not None]
+    return Reply(kind, content, name, ids, authors[-1] if authors else None)
 
 
 def parse_answer(reply: Any, shapes: str, pending_id: str | None) -> Reply:

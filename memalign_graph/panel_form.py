@@ -83,10 +83,10 @@ def read_panel(
         return None
     if judgments is None and parsed.kind != "object":
         raise ValueError(f"{interrupts.NOT_SEEN}: give a value, a rationale or both by criterion.")
-    judgments, author = judgments or {}, dict[str, str]()
+    judgments = judgments or {}
     replies = _replies_by_criterion(parsed, criteria, judgments)
-    if named := interrupts.parse_text(parsed.author, "author"):
-        author = {"author": named}
+    named = interrupts.parse_text(parsed.author, "author")
+    author = {"author": named} if named else {}
     feedback: PanelReply = {}
     for name, criterion in criteria.items():
         judgment = judgments.get(name)

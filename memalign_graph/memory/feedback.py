@@ -74,22 +74,24 @@ async def remember(
     view = await access.refresh(io)
     purges, stored = view.purges(), view.episodes(ids)
     submitted: dict[str, Episode] = {}
+    redated = set[str]()
     for item in checked:
-        is_dated, before = "given_at" in item.model_fields_set, stored.get(item.episode_id)
-        dated = item if is_dated or before is None else order_after(before.given_at, item)
-        episode = Episode.from_feedback(dated, "distilled" if item.agrees else "pending")
+        episode = Episode.from_feedback(item, "distilled" if item.agrees else "pending")
+        if "given_at" not in item.model_fields_set and (before := stored.get(episode.id)):
+            redated.add(episode.id)
+            given_at = date_after(before.given_at, item.given_at)
+            episode = episode.model_copy(update={"given_at": given_at})
         submitted[episode.id] = merge_feedback(submitted.get(episode.id), episode)
-    undated = {item.episode_id for item in checked if "given_at" not in item.model_fields_set}
-    for key in undated & stored.keys():
-        if stored[key].says_the_same_as(merge_feedback(stored[key], submitted[key])):
-            dates = {"given_at": stored[key].given_at}
-            submitted[key] = submitted[key].model_copy(update=dates)
     after = {key: merge_feedback(stored.get(key), episode) for key, episode in submitted.items()}
     changed = {key for key in after.keys() & stored if not stored[key].says_the_same_as(after[key])}
-    if is_table:
-        same = (after.keys() & stored) - changed
-        same -= {key for key in same if after[key].verdicts != stored[key].verdicts}
-        after |= {key: stored[key] for key in same if after[key].given_at == stored[key].given_at}
+    for key in (after.keys() & stored) - changed:
+        before, given_at = stored[key], stored[key].given_at
+        if key in redated:  # the same feedback again keeps its date
+            submitted[key] = submitted[key].model_copy(update={"given_at": given_at})
+            after[key] = merge_feedback(before, submitted[key])
+        is_same = (after[key].verdicts, after[key].given_at) == (before.verdicts, given_at)
+        if is_table and is_same:
+            after[key] = before
     authors = {item.author for item in checked}
     author = authors.pop() if len(authors) == 1 else None
     written = [submitted[key] for key, episode in after.items() if episode != stored.get(key)]
@@ -105,18 +107,16 @@ async def remember(
     return RememberResult(episodes, after.keys() - stored.keys(), changed, warnings)
 
 
-def order_after(before: datetime, feedback: Feedback) -> Feedback:
-    """Date new feedback later than what came before, whichever clock dated that."""
+def date_after(before: datetime, given_at: datetime) -> datetime:
+    """Return the date of new feedback: later than what came before, whichever clock dated that."""
     latest = datetime.max.replace(tzinfo=UTC)
-    after = before + min(timedelta(microseconds=1), latest - before)
-    return feedback.model_copy(update={"given_at": max(feedback.given_at, after)})
+    return max(given_at, before + min(timedelta(microseconds=1), latest - before))
 
 
-def order_after_known(view: MemoryView, feedback: Feedback) -> Feedback:
-    """Date feedback after this expert's stored feedback on the example, and after its removal."""
-    key = feedback.episode_id
-    dates = [episode.given_at for episode in view.episodes([key]).values()]
-    return order_after(max([view.forgotten_at(key), *dates]), feedback)
+def date_after_known(view: MemoryView, episode_id: str, given_at: datetime) -> datetime:
+    """Return a date after this expert's stored feedback on the example, and after its removal."""
+    dates = [episode.given_at for episode in view.episodes([episode_id]).values()]
+    return date_after(max([view.forgotten_at(episode_id), *dates]), given_at)
 
 
 async def take_back(
@@ -186,7 +186,7 @@ async def revise(
             "rationale": revised.rationale,
             "status": "pending",
             "thread_ids": list(dict.fromkeys(threads)),
-            "given_at": order_after(stored.given_at, revised).given_at,
+            "given_at": date_after(stored.given_at, revised.given_at),
             "updated_at": datetime.now(UTC),
         }
     )

@@ -201,7 +201,7 @@ class JudgeMemory:
             author: Who adds it.
 
         Returns:
-            The guideline; the active one, if it has the same text.
+            The guideline. If an active one has the same text, it is that one: it keeps its sources.
 
         Raises:
             InvalidInputError: If the text cannot be used.

@@ -26,15 +26,16 @@ from memalign_graph.types import Guideline
 async def add_guideline(
     io: IO, access: MemoryAccess, text: str, *, author: str | None
 ) -> Guideline:
-    """Add a guideline by hand; the active one with the same text is then by hand."""
+    """Add a guideline by hand; edits the active one with the same text, if it was distilled."""
     text = check_guideline_text(text)
     author = check_name(author, "author")
     view = await access.refresh(io)
     same = guideline_with_text(view.guidelines, text)
-    if same is not None and same.origin == "expert":
-        return same
     if same is not None:
-        return await edit_guideline(io, access, same.id, text, author=author)
+        is_by_hand = same.origin == "expert"
+        return (
+            same if is_by_hand else await edit_guideline(io, access, same.id, text, author=author)
+        )
     now, position = datetime.now(UTC), clock.now_us()
     guideline = Guideline(
         id=digest(["guideline", text, position]),
@@ -67,7 +68,7 @@ async def edit_guideline(
     after = guideline.model_copy(
         update={
             "text": text,
-            "question": None,
+            "question": guideline.question if guideline.text == text else None,
             "status": "standing",
             "origin": "expert",
             "author": author,

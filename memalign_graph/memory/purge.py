@@ -161,34 +161,36 @@ async def purge(
     author: str | None = None,
 ) -> Forgotten:
     """Erase episodes, with their earlier feedback and everything that may repeat it."""
-    traces, thread_ids, warnings = await _erase_threads(io, access, selection, saver)
-    view, purged, redactions = access.view, traces.purged, traces.redactions
+    traces = await _find_traces(io, access, selection)
+    searched = traces.markers
+    thread_ids, warnings = await erase_threads(io, saver, searched, traces.thread_ids)
+    traces = await _find_traces(io, access, selection)  # also what came meanwhile
+    view, purged = access.view, traces.purged
     before, active = view.guidelines, view.episodes(traces.selected)
     if purged:
         # A purge by ids is about cases, not people: experts' names stay on guidelines by hand.
         keeps_signatures = selection.author is None and selection.where is None
-        searched = traces.markers
         change = {
             "forgotten": sorted(traces.selected),
             "purged": sorted(purged),
-            "scrubbed": redactions.guideline_ids,
+            "scrubbed": traces.redactions.guideline_ids,
             "unanswered": traces.unanswered,
             "keeps_signatures": keeps_signatures,
         }
         by = None if author in traces.authors else author
         fact = await access.write(io, PURGE, change, author=by)
-        # Of two purges at the same time, the later one finds here what neither retains.
-        traces.retained = _retained(await access.refresh(io))
+        # Of two purges at the same time, the later one finds here what neither leaves.
+        await access.refresh(io)
         fact = fact.model_copy(update={"unanswered": traces.unanswered})
-        redactions, late = await _purge_late(io, access, fact, traces.authors)
-        purged |= {key: _episode(row) for key, row in late.items()}
+        traces.redactions, late = await _purge_late(io, access, fact, traces.authors)
+        purged |= late
         if saver is not None and (missed := traces.markers - searched):
-            thread_ids += (await erase_threads(io, saver, missed, ()))[0]
+            thread_ids += (await erase_threads(io, saver, missed, traces.thread_ids))[0]
     await clear_cached_replies(io, access)
     # Only now: who writes from here on knows of the purge, and leaves out what it erased.
     n_commits, n_vectors = await _erase(io, access)
-    guideline_ids = {revision.id for revision in redactions.revisions}
-    if _is_named(selection.author, view.facts()[0], _retained(view)):
+    guideline_ids = {revision.id for revision in traces.redactions.revisions}
+    if _is_named(view, selection.author):
         warnings.append(_NAME_LEFT.format(selection.author))
     warnings += await vacuum(io, access.store, "store")
     if saver is not None:
@@ -200,17 +202,18 @@ async def purge(
     ]
     removed, reduced = split_removed(touched, view.guidelines)
     blank = {"text": "", "author": None}
+    episodes = list(map(_episode, purged.values()))
     return Forgotten(
         episode_ids=list(active),
-        unknown_ids=selection.unknown(purged.values()),
+        unknown_ids=selection.unknown(episodes),
         guidelines_removed=[guideline.model_copy(update=blank) for guideline in removed],
         guidelines_reduced=reduced,
         purged=Purged(
             commits=n_commits,
             vectors=n_vectors,
-            pending=sorted(redactions.co_read_ids.intersection(view.pending())),
-            thread_ids=thread_ids,
-            warnings=[*warnings, *await batch_file_warnings(io, access, purged.values())],
+            pending=sorted(traces.redactions.co_read_ids.intersection(view.pending())),
+            thread_ids=list(dict.fromkeys(thread_ids)),
+            warnings=[*warnings, *await batch_file_warnings(io, access, episodes)],
         ),
     )
 
@@ -231,29 +234,35 @@ class _Traces:
     def __init__(
         self, facts: list[Fact], rows: dict[str, EpisodeRow], view: MemoryView, selection: Selection
     ) -> None:
+        self._view = view
         feedback = {key: _episode(row) for key, row in rows.items() if not row.is_purged}
         by_update = sorted(feedback.values(), key=lambda episode: episode.updated_at)
         newest = {**{episode.id: episode for episode in by_update}, **view.episodes()}
         self.selected = {key for key, episode in newest.items() if selection.matches(episode)}
         """The ids of the episodes, selected by their newest feedback."""
-        self.purged = {key: each for key, each in feedback.items() if each.id in self.selected}
-        self.retained = _retained(view, self.purged)
+        self.purged = {key: rows[key] for key in feedback if rows[key].id in self.selected}
         self.redactions = _find_redactions(facts, self.selected, self.authors, {})
 
     @property
     def authors(self) -> set[str | None]:
-        return _only(self.purged.values(), self.retained, lambda each: [each.author])
+        return _only_in(self.purged, self._view, lambda row: [row.content.get("author")])
 
     @property
     def unanswered(self) -> list[str]:
         """The cases whose answers to check questions are erased, by hashes of their ids."""
-        cases = _only(self.purged.values(), self.retained, lambda each: [each.example_id])
+        cases = _only_in(self.purged, self._view, lambda row: [row.example_id])
         return sorted(map(hash_example_id, cases))
+
+    @property
+    def thread_ids(self) -> list[str]:
+        """The threads that the feedback names."""
+        episodes = map(_episode, self.purged.values())
+        return sorted({*chain.from_iterable(episode.thread_ids for episode in episodes)})
 
     @property
     def markers(self) -> set[TraceMarker]:
         """What a thread contains if it contains purged feedback or a guideline made from it."""
-        ids = _only(self.purged.values(), self.retained, _ids)
+        ids = _only_in(self.purged, self._view, _ids)
         return {frozenset([key]) for key in ids} | {
             frozenset([revision.id, text])
             for revision in self.redactions.revisions
@@ -272,24 +281,10 @@ async def _find_traces(io: IO, access: MemoryAccess, selection: Selection) -> _T
     return _Traces(list(map(read_fact, facts)), rows, view, selection)
 
 
-async def _erase_threads(
-    io: IO, access: MemoryAccess, selection: Selection, saver: BaseCheckpointSaver[Any] | None
-) -> tuple[_Traces, list[str], list[str]]:
-    """Delete the threads with purged feedback, again until no feedback came meanwhile."""
-    threads: dict[str, None] = {}
-    traces = await _find_traces(io, access, selection)
-    while True:
-        known = sorted({key for each in traces.purged.values() for key in each.thread_ids})
-        deleted, warnings = await erase_threads(io, saver, traces.markers, known)
-        threads |= dict.fromkeys(deleted)
-        searched, traces = traces.markers, await _find_traces(io, access, selection)
-        if saver is None or traces.markers <= searched:
-            return traces, list(threads), warnings
-
-
-def _is_named(author: str | None, facts: Iterable[Fact], retained: Iterable[Episode]) -> bool:
-    """Return whether facts name an author of whom no feedback is retained."""
-    if author is None or any(episode.author == author for episode in retained):
+def _is_named(view: MemoryView, author: str | None) -> bool:
+    """Return whether facts name an author of whom no feedback is left."""
+    facts, rows = view.facts()
+    if author is None or any(row.content.get("author") == author for row in rows.values()):
         return False
     return any(author in fact.signed_by for fact in facts)
 
@@ -298,17 +293,13 @@ def _episode(row: EpisodeRow) -> Episode:
     return Episode.model_validate({**row.content})
 
 
-def _retained(view: MemoryView, purged: Container[str] = ()) -> list[Episode]:
-    """Return all feedback that no purge erased, without some to be purged."""
-    rows = view.facts()[1].items()
-    return [_episode(row) for key, row in rows if not row.is_purged and key not in purged]
-
-
-def _only(
-    purged: Iterable[Episode], retained: Iterable[Episode], read: Callable[[Episode], Iterable[T]]
+def _only_in(
+    purged: Mapping[str, EpisodeRow], view: MemoryView, read: Callable[[EpisodeRow], Iterable[T]]
 ) -> set[T]:
-    """Return what purged feedback has, and no retained feedback."""
-    return {*chain.from_iterable(map(read, purged))} - {*chain.from_iterable(map(read, retained))}
+    """Return what purged feedback has, and no feedback that is left in the view."""
+    rows = view.facts()[1].items()
+    left = (row for key, row in rows if key not in purged and not row.is_purged)
+    return {*chain.from_iterable(map(read, purged.values()))}.difference(*map(read, left))
 
 
 async def write_fact(
@@ -422,44 +413,50 @@ def _find_redactions(
     return redactions
 
 
-def _ids(episode: Episode) -> Iterable[str]:
-    """Return the ids that judgments and checkpoints have of an episode."""
-    return episode.id, episode.example_id, *episode.verdicts
+def _ids(row: EpisodeRow) -> Iterable[str]:
+    """Return the ids that judgments and checkpoints have of feedback."""
+    return row.id, row.example_id, *row.verdicts
+
+
+def _hash_inputs(item: Mapping[str, Any]) -> str:
+    return digest(item["example"]["inputs"])
 
 
 async def _erase(io: IO, access: MemoryAccess) -> tuple[int, int]:
-    """Erase what all purges name, again until none came meanwhile; counts facts and vectors."""
-    changed_facts, n_vectors = set[str](), 0
+    """Erase what the store still has of all purges; counts the facts and vectors."""
+    redacted, n_vectors = set[str](), 0
+    spaces = access.layout.of("facts"), access.layout.of("words")
     while True:
-        spaces = access.layout.of("facts"), access.layout.of("words")
         items, records = await access.search(io, *spaces)
         # After this, the view knows each purge that these items show.
         view = await access.refresh(io)
         purges, (facts, rows) = view.purges(), view.facts()
-        stored = [row for row in map(access.read_row, records) if rows.get(row.key, row) != row]
-        gone = {row.key: _episode(row) for row in stored if rows[row.key].is_purged}
-        retained = _retained(view)
-        ids = view.purged_ids() | _only(gone.values(), retained, _ids)
-        unfinished = [fact for fact in facts if not gone.keys().isdisjoint(fact.purged)]
-        ids.update(*(each for fact in unfinished for each in fact.scrubbed.values()))
-        inputs = _only(gone.values(), retained, lambda each: [digest(each.example.inputs)])
-        await delete_matching(io, access, partial(_are_in, ids, inputs))
-        texts = _only(gone.values(), retained, lambda each: past_texts(each.example))
-        n_vectors += await _remove_vectors(io, access, texts)
         before = {fact.id: fact for fact in map(read_fact, items)}
-        changed = [fact for fact in facts if before.get(fact.id, fact) != fact]
-        await access.overwrite(io, changed)
-        await access.put(io, spaces[1], {row.key: rows[row.key].record() for row in stored})
-        changed_facts.update(fact.id for fact in changed)
-        # What was written over may have been redacted by a purge that this view did not know.
+        changed = {fact.id: fact for fact in facts if before.get(fact.id, fact) != fact}
+        outdated = [row for row in map(access.read_row, records) if rows.get(row.key, row) != row]
+        purged = {row.key: row for row in outdated if rows[row.key].is_purged}
+        ids = _only_in(purged, view, _ids) | {
+            revision.id
+            for fact in changed.values()
+            for revision in fact.guidelines
+            if not revision.text and revision not in before[fact.id].guidelines
+        }
+        inputs = _only_in(purged, view, lambda row: [_hash_inputs(row.content)])
+        await delete_matching(io, access, partial(_are_in, ids, inputs))
+        texts = _only_in(purged, view, lambda row: past_texts(_episode(row).example))
+        n_vectors += await _remove_vectors(io, access, texts)
+        await access.overwrite(io, changed.values())
+        await access.put(io, spaces[1], {row.key: rows[row.key].record() for row in outdated})
+        redacted |= changed.keys()
+        # A purge that this view did not know may have redacted what was written over.
         if (await access.refresh(io)).purges() == purges:
-            return len(changed_facts), n_vectors
+            return len(redacted), n_vectors
 
 
 def _are_in(ids: set[str], inputs: set[str], item: Mapping[str, Any]) -> bool:
     """Return whether a kept judgment or log entry has some ids, or the inputs of a case."""
     # Judgments of other outputs for the same inputs are deleted, too.
-    has_inputs = "example" in item and digest(item["example"]["inputs"]) in inputs
+    has_inputs = "example" in item and _hash_inputs(item) in inputs
     return has_inputs or not ids.isdisjoint(texts_in(item))
 
 

@@ -205,8 +205,9 @@ async def remember_feedback(step: _Call) -> StateUpdate:
 
 def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
     """Return whether memory has other feedback of the same expert on the example, or none."""
-    return stored is None or (
-        feedback.value not in (None, stored.value)
+    return (
+        stored is None
+        or feedback.value not in (None, stored.value)
         or feedback.rationale not in (None, stored.rationale)
     )
 

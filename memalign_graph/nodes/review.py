@@ -8,7 +8,7 @@ from typing import Any
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.interrupts import parse_review, review_form
 from memalign_graph.judging.case import Retrieved
-from memalign_graph.memory.feedback import order_after_known
+from memalign_graph.memory.feedback import date_after_known
 from memalign_graph.memory.judgments import (
     count_asked,
     find_judgment,
@@ -138,8 +138,5 @@ def _check_criterion(step: NodeCall, judgment: Judgment) -> None:
 
 def date_reply(step: NodeCall, feedback: Feedback, given_at: datetime | None) -> Feedback:
     """Date a reply after what its expert said before, unless it names an earlier date."""
-    said_now = feedback.model_copy(update={"given_at": utc_now()})
-    latest = order_after_known(step.access.view, said_now)
-    if given_at is None or given_at >= latest.given_at:
-        return latest
-    return feedback.model_copy(update={"given_at": given_at})
+    latest = date_after_known(step.access.view, feedback.episode_id, utc_now())
+    return feedback.model_copy(update={"given_at": min(given_at or latest, latest)})

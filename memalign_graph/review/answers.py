@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 from memalign_graph.errors import EmbeddingError, MemAlignError
+from memalign_graph.interrupts import JUDGMENT_ID
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.feedback import order_after_known, remember
+from memalign_graph.memory.feedback import date_after_known, remember
 from memalign_graph.models import drop_oldest
 from memalign_graph.review import threads
 from memalign_graph.review.tasks import CasePayload, Reviewer, answers_another, feedback_of
@@ -70,7 +71,7 @@ class Answers:
         dates = [answer.given_at]
         for name, part in feedback.items():
             view = await accesses[name].refresh(ASYNC)
-            dates.append(order_after_known(view, part).given_at)
+            dates.append(date_after_known(view, part.episode_id, answer.given_at))
         answer = replace(answer, given_at=max(dates))
         for name, part in feedback.items():
             dated = part.model_copy(update={"given_at": answer.given_at})
@@ -115,8 +116,8 @@ class Answers:
     async def _newest(self, answer: Answer) -> dict[str, Any] | None:
         """Return the reply as the expert has changed it since; None if it was taken back.
 
-        Its date keeps what the expert says later newer, since its run may begin much later. A
-        question whose comment has changed since stays open.
+        It names its date, because its run may begin much later, and its judgment, because a thread
+        may have judged again. A question whose comment has changed since stays open.
         """
         case, reply, fields = answer.case, answer.reply, {"value", "rationale"}
         is_panel = case["kind"] == "panel"
@@ -131,8 +132,9 @@ class Answers:
                     continue
                 rest = {key: value for key, value in part.items() if key not in fields}
                 part = rest | episode.model_dump(include=fields, exclude_none=True)
-            given_at = max(answer.given_at, episode.given_at)
-            newest[name] = {**part, "given_at": given_at.isoformat()}
+            newest[name] = {**part, "given_at": max(answer.given_at, episode.given_at).isoformat()}
+            if case["kind"] != "question" and name in case["judgments"]:
+                newest[name][JUDGMENT_ID] = case["judgments"][name]["id"]
         if not is_panel:
             return next(iter(newest.values()), None)
         return {"author": reply["author"], **newest} if newest else None

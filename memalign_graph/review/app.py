@@ -184,14 +184,13 @@ async def edit_guidelines(page: PageRequest) -> Response:
     access, form, author = page.queue.access(page.criterion), page.form, page.reviewer.name
     guideline_id, text = form.get("guideline_id", ""), form.get("text", "")
     texts = {guideline.id: guideline.text for guideline in await access.guidelines(ASYNC)}
+    _check_unchanged("rule", texts.get(guideline_id), form.get("was"))
     match page.request.path_params["action"]:
         case "add":
             await add_guideline(ASYNC, access, text, author=author)
         case "edit":
-            _check_unchanged("rule", texts.get(guideline_id), form.get("was"))
             await edit_guideline(ASYNC, access, guideline_id, text, author=author)
         case "remove":
-            _check_unchanged("rule", texts.get(guideline_id), form.get("was"))
             await remove_guideline(ASYNC, access, guideline_id, author=author)
         case "take-back":
             own_episode = Selection(episode_ids=[form.get("episode_id", "")], author=author)

@@ -6,7 +6,6 @@ from typing import Any
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.interrupts import JUDGMENT_ID, RATIONALE_SCHEMA, parse_review
-from memalign_graph.review.blocks import visible
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale
 from memalign_graph.types import Criterion, Judgment
 
@@ -118,7 +117,7 @@ def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         {
             "criterion": judgment.criterion,
             "value": shown_value(criteria[judgment.criterion].scale, judgment.value),
-            "rationale": visible(judgment.rationale),  # it may quote what was judged
+            "rationale": judgment.rationale,
             "confidence": None if judgment.confidence is None else f"{judgment.confidence:.0%}",
         }
         for judgment in judgments

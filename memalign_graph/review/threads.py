@@ -16,7 +16,7 @@ from langgraph_sdk.errors import (
     UnprocessableEntityError,
 )
 
-from memalign_graph.interrupts import CASE_KEYWORD, JUDGMENT_ID
+from memalign_graph.interrupts import CASE_KEYWORD
 from memalign_graph.review.forms import shown_judgments
 from memalign_graph.review.tasks import (
     CasePayload,
@@ -134,12 +134,14 @@ async def resume(
         reply = await newest_reply()
         if reply is None:
             return None
-        answer = {interrupt_id: _for_thread(case, reply)}
+        if answers_another(case, reply):
+            # Feedback of its own on another's comment: the thread goes on without it.
+            reply = {"type": "approve"}
         with suppress(ConflictError):  # the thread has another run in flight
             run = await client.runs.create(
                 thread_id,
                 thread["metadata"]["assistant_id"],
-                command={"resume": answer},
+                command={"resume": {interrupt_id: reply}},
                 multitask_strategy="reject",
             )
             await client.runs.join(thread_id, run["run_id"])
@@ -147,19 +149,3 @@ async def resume(
             return done
         await asyncio.sleep(1)
     return None
-
-
-def _for_thread(case: CasePayload, reply: dict[str, Any]) -> dict[str, Any]:
-    """Name the judgment in a reply; the thread refuses a reply to an earlier judgment.
-
-    What one expert says about another's comment is feedback of its own: the thread goes on without.
-    """
-    if answers_another(case, reply):
-        return {"type": "approve"}
-    ids = {name: judgment["id"] for name, judgment in case["judgments"].items()}
-    if case["kind"] == "review":
-        return {**reply, JUDGMENT_ID: next(iter(ids.values()))}
-    if case["kind"] == "panel":
-        parts = {name: {**reply[name], JUDGMENT_ID: ids[name]} for name in reply.keys() & ids}
-        return {**reply, **parts}
-    return reply

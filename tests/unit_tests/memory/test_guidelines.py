@@ -31,13 +31,15 @@ def test_adding_an_existing_guideline_changes_nothing(memory: JudgeMemory) -> No
 def test_distilled_text_that_an_expert_writes_by_hand_is_the_experts(
     memory: JudgeMemory, way: str
 ) -> None:
-    learn_from(memory, op("add", memory.remember(comment()), text="Be warm."))
+    question = "Is it warm?"
+    learn_from(memory, op("add", memory.remember(comment()), text="Be warm.", question=question))
     [distilled] = memory.guidelines()
     if way == "add":
-        written = memory.add_guideline("be warm", author="ann")
+        written = memory.add_guideline("Be warm.", author="ann")
     else:
         written = memory.edit_guideline(distilled.id, "Be warm.", author="ann")
     assert (written.id, written.origin, written.author) == (distilled.id, "expert", "ann")
+    assert (written.question, written.episode_ids) == (question, distilled.episode_ids)
     assert memory.guidelines() == [written]
 
 

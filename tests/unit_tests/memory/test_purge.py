@@ -18,7 +18,7 @@ from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory import feedback, learning
 from memalign_graph.memory.facts import PURGE, Fact, clock, new_id
 from memalign_graph.memory.index import retrieval_text, vector_key
-from memalign_graph.memory.judgments import keep_judgment
+from memalign_graph.memory.judgments import find_judgment, keep_judgment
 from memalign_graph.memory.purge import Selection
 from memalign_graph.memory.purge import purge as erase
 from memalign_graph.memory.recall import recall
@@ -518,6 +518,18 @@ def test_any_later_purge_completes_one_that_was_cut_off() -> None:
         )
     there.forget(author="bob", purge=True)
     assert traces_in(there) == []
+
+
+def test_purge_leaves_judgments_with_feedback_that_was_given_again_after_an_earlier_purge(
+    memory: JudgeMemory,
+) -> None:
+    memory.remember(comment("two", author="bob"))
+    memory.forget([memory.remember(comment("one")).id], purge=True)
+    again = memory.remember(comment("one"))
+    kept = keep_reviewed(memory.access, QUERY, episode_ids=[again.id])
+    memory.forget([again.id])
+    memory.forget(author="bob", purge=True)
+    assert run_sync(find_judgment(SYNC, memory.access, kept.id)).judgment.id == kept.id
 
 
 @pytest.mark.parametrize("kind", ["facts", "words"])
