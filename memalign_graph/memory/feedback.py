@@ -20,7 +20,7 @@ from memalign_graph.memory.memory_state import EpisodeRow, merge_feedback, witho
 from memalign_graph.memory.purge import write_fact
 from memalign_graph.memory.recall import ensure_vectors
 from memalign_graph.memory.view import MemoryView
-from memalign_graph.scales import Pairwise, Scale
+from memalign_graph.scales import Scale
 from memalign_graph.types import (
     Criterion,
     Episode,
@@ -232,19 +232,7 @@ def parse_record(record: Any, criterion: Criterion, learn_from: str = "both") ->
     return check_feedback(feedback, criterion)
 
 
-def check_pair(example: Example, criterion: Criterion) -> None:
-    """Refuse a pair with two fields in an order that ids, and Postgres stores, do not keep."""
-    names = list(example.outputs) if isinstance(example.outputs, dict) else []
-    kept = sorted(names, key=lambda name: (len(name.encode()), name))  # as Postgres sorts them
-    if isinstance(criterion.scale, Pairwise) and len(names) == 2 and names != kept:  # noqa: PLR2004 - a pair
-        raise InvalidInputError(
-            f"outputs: the order of the fields {names[0]!r} and {names[1]!r} is not stored. Give a "
-            "list of the two outputs, or name the fields 'A' and 'B'."
-        )
-
-
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
-    check_pair(feedback.example, criterion)
     if feedback.value is None:
         return feedback
     try:

@@ -132,20 +132,28 @@ async def test_answer_off_the_scale_is_requested_again_in_the_same_order(bench: 
     assert len(judgings(bench.server)) == 3
 
 
-@pytest.mark.parametrize("names", ["old new", "B A"])
-async def test_pair_whose_order_is_not_stored_is_refused(bench: Bench, names: str) -> None:
+@pytest.mark.parametrize("names", ["old new", "B A", "new baseline"])
+async def test_pair_that_experts_would_see_exchanged_is_refused(bench: Bench, names: str) -> None:
     case = {**CASE, "outputs": dict.fromkeys(names.split(), KIND)}
     panel = bench.compile(create_panel_graph([CRITERION, PAIR], **bench.models()))
     for graph in (bench.judge_graph(PAIR), panel):
-        with pytest.raises(InvalidInputError, match="outputs: the order of the fields"):
+        with pytest.raises(InvalidInputError, match="outputs: the fields"):
             await bench.invoke(graph, case)
-    with pytest.raises(InvalidInputError, match="outputs: the order of the fields"):
-        await bench.remember({**case, "value": "A"}, criterion=PAIR)
     assert not bench.server.chats
     assert not bench.server.embeddings
     await bench.invoke(bench.judge_graph(), case)
-    allowed = {**CASE, "outputs": dict.fromkeys(sorted(names.split()), KIND)}
-    await bench.remember({**allowed, "value": "A"}, criterion=PAIR)
+    graph, ordered = bench.review_graph(PAIR), sorted(names.split())
+    await bench.invoke(graph, {**CASE, "outputs": dict.fromkeys(ordered, KIND)}, "sorted")
+    [question] = (await bench.state(graph, "sorted")).interrupts
+    assert [*question.response_schema["x-case"]["example"]["outputs"]] == ordered
+
+
+async def test_pair_of_an_older_memory_takes_feedback(bench: Bench) -> None:
+    old = {**CASE, "outputs": {"old": KIND, "new": COLD}, "author": "ann"}
+    [episode] = await bench.remember({**old, "value": "A"}, criterion=PAIR)
+    await bench.call(bench.memory(PAIR), "revise", episode.id, {"value": "B"})
+    [revised] = await bench.episodes(criterion=PAIR)
+    assert (revised.value, [*revised.example.outputs]) == ("B", ["old", "new"])
 
 
 async def test_expert_reviews_the_combined_verdict_and_memory_learns(bench: Bench) -> None:
