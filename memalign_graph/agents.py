@@ -77,20 +77,19 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Record whether the model answered: a guard's or a limit's message is not judged."""
-        answer, turn = _last(state, AIMessage), state.get(self._turn_key) or {}
-        was_called = turn.get("spoke", False) is None
+        answer, turn = _last(state, AIMessage), {**(state.get(self._turn_key) or {})}
         # The tool call of a structured response is followed by its own tool message.
-        model_answered = (was_called and answer is not None) and (
+        model_answered = (turn.pop("called", False) and answer is not None) and (
             self._ends_with_result(state, answer) or not answer.tool_calls
         )
         spoke = model_answered and (_last_human_id(state) or True)
         return {self._turn_key: {**turn, "spoke": spoke}}
 
     async def _call_model(self, io: IO, request: Any, handler: Any) -> Any:
-        """Record the tools that the model is offered: which are steps, and what the judge reads."""
+        """Record that the model was called, and the tools that it was offered."""
         response = await io.call_either(lambda: handler(request), lambda: handler(request))
         steps = [tool.name for tool in request.tools if not getattr(tool, "return_direct", True)]
-        turn = {**(request.state.get(self._turn_key) or {}), "steps": steps, "spoke": None}
+        turn = {**(request.state.get(self._turn_key) or {}), "steps": steps, "called": True}
         if self._shows_tools:
             turn["tools"] = _describe(request.tools)
         return ExtendedModelResponse(response, Command(update={self._turn_key: turn}))

@@ -33,9 +33,9 @@ TurnState = Mapping[str, Any]
 `asked_id` and `asked` are the id and the text of the message that began the turn, and `settings`
 are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
 are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict. In an
-agent there are also `tools`; `steps`: the names of the tools whose results are not the answer; and
-`spoke`: None from the call of the model to `after_model`; then the id of the last human message
-that the model answered, False, or True if it has no id.
+agent there are also `tools`; `steps`: the names of the tools whose results are not the answer;
+`called`: whether the model was called since the last `after_model`; and `spoke`: the id of the last
+human message that the model answered, False, or True if it has no id.
 """
 
 COUNTED: Final = ("turn", "status", "revisions")
@@ -67,15 +67,15 @@ class Turn:
         return self.state.get("status") == "revise"
 
     @property
-    def may_be_anothers(self) -> bool:
-        """Whether the state may be an earlier turn's: `Command(goto=...)` skips `before_turn`."""
+    def may_be_outdated(self) -> bool:
+        """Whether `state` may be an earlier turn's: `Command(goto=...)` skips `before_turn`."""
         has_ended = "status" in self.state and not self.is_revised
         return has_ended and not self.is_last_question
 
     @property
     def revisions(self) -> int:
         """How many answers were sent back; without `before_turn`, how many in a row."""
-        is_counted = self.is_revised or ("asked_id" in self.state and not self.may_be_anothers)
+        is_counted = self.is_revised or ("asked_id" in self.state and not self.may_be_outdated)
         return max(self.state.get("revisions", 0), 0) if is_counted else 0
 
 
@@ -93,8 +93,8 @@ def read_turn(
     questions = [message.id for message in messages if is_question(message, begun)]
     asked_id = begun or next(reversed(questions), None)
     if state.get("turn", asked_id) != asked_id:
-        of_turn = (*COUNTED, "settings")
-        state = {name: value for name, value in state.items() if name not in of_turn}
+        outdated = (*COUNTED, "settings")
+        state = {name: value for name, value in state.items() if name not in outdated}
     is_last = questions[-1:] == [asked_id]
     return Turn(messages, asked_id, is_last, state, has_unmarked_drafts, sent_back, structured)
 

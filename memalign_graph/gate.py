@@ -77,7 +77,8 @@ def new_turn(messages: Any) -> TurnState:
     # The caller's message is the question, even if it claims to come from a gate. In a nested graph
     # it may be the critique of the outer graph's gate.
     last_id = None if is_nested(run) or not messages else getattr(messages[-1], "id", None)
-    question, *_ = conversation.messages_since_question(messages, last_id) or [None]
+    since = conversation.messages_since_question(messages, last_id)
+    question: Any = since[0] if since else None
     is_human = isinstance(question, HumanMessage)
     asked = {"asked": conversation.request_text(question)} if is_human else {}
     settings = _settings_of(run, NO_TURN)
@@ -86,19 +87,18 @@ def new_turn(messages: Any) -> TurnState:
 
 def _settings_of(run: Runtime[Any], turn: Turn) -> dict[str, Any]:
     """Return the settings that the turn began with, changed by those in the run's context."""
-    own = context_settings(run.context)
+    own = context_settings(run.context) or {}
     settings: dict[str, Any] = turn.state.get("settings") or {}
-    if not turn.may_be_anothers:
+    if not turn.may_be_outdated:
         # A resume may name a setting without the namespace of the turn.
-        return {**settings, **(own or {})}
-    if settings and (own is None or "namespace" in settings.keys() - own.keys()):
+        return {**settings, **own}
+    if "namespace" in settings.keys() - own.keys():
         # A guess could open the memory of another customer.
         raise InvalidInputError(
-            "context: this run has none, or one without the namespace, but the thread's last "
-            f"verdict was made with {settings}. Pass the context again, such as "
-            'context={"memalign": {"namespace": [...]}}.'
+            "context: this run names no namespace, but the thread's last verdict was made with "
+            f'{settings["namespace"]}. Pass context={{"memalign": {{"namespace": [...]}}}} again.'
         )
-    return own or {}
+    return own
 
 
 class QualityGate:

@@ -285,7 +285,7 @@ async def test_turn_started_by_goto_does_not_inherit_a_namespace(bench: Bench) -
     await bench.resume(graph, {"value": True})
     goto: Any = Command(update=asked(AGAIN), goto="write")
     for unnamed in (None, {"memalign": {"k": 3}}):
-        with pytest.raises(InvalidInputError, match=r"context: this run has none.*team-a"):
+        with pytest.raises(InvalidInputError, match=r"context: this run names no.*team-a"):
             await bench.invoke(graph, goto, context=unnamed)
     other = {"memalign": {"namespace": ["team-b"]}}
     await bench.invoke(graph, goto, context=other)
