@@ -168,11 +168,6 @@ class CallJudge:
                 "decide: 'verdict' gives no confidence, so a person would be asked about every "
                 "call. Leave it out, or set confidence=True."
             )
-        if not judge.weighs and not (judge.use_episodes and judge.k):
-            raise InvalidInputError(
-                "decide: 'verdict' with use_episodes=False or k=0 finds no similar calls, so a "
-                "person would be asked about every call. Leave one of these options out."
-            )
         self.criterion = criterion
         self.approval = Approval(**own)
         self._interrupt_on = interrupt_on
@@ -217,8 +212,9 @@ class CallJudge:
             forced.append("judged_wrong")
         if any(warning.startswith(CASE_TOO_LONG) for warning in step.judgment.warnings):
             forced.append("too_long")
-        if not step.resources.judge.weighs and not step.settings["k"]:  # of the run's context
-            forced.append("no_similar_episode")
+        judge = step.resources.judge
+        if not judge.weighs and not (judge.use_episodes and step.settings["k"]):
+            forced.append("no_similar_episode")  # since none was looked for
         update = await decide_review(step, forced=forced)
         judgment = Judgment.model_validate(update["judgment"])
         vector = (step.state["judge_memory"] or {}).get("vector")

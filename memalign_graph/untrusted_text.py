@@ -21,12 +21,11 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")  # the word of `IDs` or `TOaddress`
 _WORD_AFTER_CAPITALS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # the words of `USDAmount`
 _PART = re.compile(r"[^\s<>,;:()\[\]{}|\"`\u201c\u201d\u00ab\u00bb$\u00a3\u00a5\u20a0-\u20cf]+")
 """A part of a value, such as the address in `Bob <bob@example.com>` or the amount in `$5`."""
-_RETURNED, _WRITTEN = "[a-z0-9]", r"[^\W\u0e00-\u0eff\u2e80-\U0010ffff]"
-"""What makes a word longer, in tools' text and in the user's. Scripts without spaces between words
-do not; in tools' text no script but the one of nearly all addresses does."""
-_NUMBER = (
-    r"(?<!{0})(?<!\d[.,])(\d{{1,3}}(?:[ ,.'\u2019]\d{{3}})++|"
-    r"\d{{1,2}}(?:,\d\d(?!\d))++,\d{{3}}|\d++)(?:[.,](\d++))?+(?!{0}|[.,]\d)"
+# Letters of other scripts are the text around an address or a number, such as Chinese words.
+_LETTERS = re.compile("[a-z0-9]+")
+_NUMBER = re.compile(
+    r"(?<![a-z0-9])(?<!\d[.,])(\d{1,3}(?:[ ,.'\u2019]\d{3})++|\d{1,2}(?:,\d\d(?!\d))++,\d{3}|\d++)"
+    r"(?:[.,](\d++))?+(?![a-z0-9]|[.,]\d)"
 )
 _UNSEEN = re.compile(  # what Unicode calls default-ignorable
     r"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
@@ -50,11 +49,10 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
         return False
     since = messages_since_question(messages)
     texts = {text for message in since for text in _returned_texts(message)}
-    returned = [_with_words(text, _RETURNED) for text in texts]
-    written = [_with_words(each.text, _WRITTEN) for each in messages if is_question(each)]
+    returned = [_with_words(text) for text in texts]
+    written = [_with_words(each.text, is_users=True) for each in messages if is_question(each)]
     return (len(values) > _MAX_DESTINATIONS and bool(returned)) or any(
-        _occurs_in(value, returned, _RETURNED) and not _occurs_in(value, written, _WRITTEN)
-        for value in values
+        _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
     )
 
 
@@ -64,20 +62,20 @@ def _comparable(text: str) -> str:
     return _DIGIT_OR_DASH.sub(lambda each: str(unicodedata.digit(each[0], "-")), text)
 
 
-def _with_words(text: str, letter: str) -> tuple[str, set[str]]:
+def _with_words(text: str, *, is_users: bool = False) -> tuple[str, set[str]]:
     """Return a text as values are compared with it, with its numbers, and its words."""
     text = _comparable(text)
-    text = " ".join([text, *_numbers(text, letter)])
-    return text, {*re.findall(f"{letter}+", text)}
+    text = " ".join([text, *_numbers(text, is_users=is_users)])
+    return text, {*_LETTERS.findall(text)}
 
 
-def _numbers(text: str, letter: str) -> Iterator[str]:
+def _numbers(text: str, *, is_users: bool = False) -> Iterator[str]:
     """Yield the formatted numbers of a text as a program writes them: `$1,000.50` is `1000.5`."""
-    for number in re.finditer(_NUMBER.format(letter), text):
+    for number in _NUMBER.finditer(text):
         digits = "".join(filter(str.isdigit, number[1]))
         decimals = (number[2] or "").rstrip("0")
         plain = f"{digits}.{decimals}" if decimals else digits
-        may_be_small = letter == _WRITTEN and "." in number[1] and not number[2]  # 1.000 can be 1
+        may_be_small = is_users and "." in number[1] and not number[2]  # 1.000 is 1 in English
         if plain != number[0] and not may_be_small:
             yield plain
 
@@ -132,7 +130,7 @@ def _destinations(value: Any, *, named: bool) -> Iterator[str]:
         text = _comparable(str(value)).strip()
         yield from [text] if text else []
         yield from _distinctive_parts(text)
-        yield from _numbers(text, _RETURNED)
+        yield from _numbers(text)
 
 
 def _distinctive_parts(text: str) -> Iterator[str]:
@@ -140,10 +138,11 @@ def _distinctive_parts(text: str) -> Iterator[str]:
     return (part for part in parts if re.search(r"[@\d]", part))
 
 
-def _occurs_in(value: str, texts: Sequence[tuple[str, set[str]]], letter: str) -> bool:
+def _occurs_in(value: str, texts: Sequence[tuple[str, set[str]]]) -> bool:
     """Return whether a text has a value, and not as a part of a longer word or number."""
-    words, literal = re.findall(f"{letter}+", value), re.escape(value)
-    pattern = rf"{literal}(?!{letter})(?<!{letter}{literal})"  # `re` finds a literal beginning fast
+    words, literal = _LETTERS.findall(value), re.escape(value)
+    # `re` finds a beginning that is literal fast.
+    pattern = rf"{literal}(?![a-z0-9])(?<![a-z0-9]{literal})"
     return any(
         known.issuperset(words) and (value in known or re.search(pattern, text))
         for text, known in texts

@@ -144,8 +144,8 @@ async def test_pair_that_experts_would_see_exchanged_is_refused(bench: Bench, na
     await bench.invoke(bench.judge_graph(), case)
     graph, ordered = bench.review_graph(PAIR), sorted(names.split())
     await bench.invoke(graph, {**CASE, "outputs": dict.fromkeys(ordered, KIND)}, "sorted")
-    [question] = (await bench.state(graph, "sorted")).interrupts
-    assert [*question.response_schema["x-case"]["example"]["outputs"]] == ordered
+    schema: Any = (await bench.state(graph, "sorted")).interrupts[0].response_schema
+    assert [*schema["x-case"]["example"]["outputs"]] == ordered
 
 
 async def test_pair_of_an_older_memory_takes_feedback(bench: Bench) -> None:

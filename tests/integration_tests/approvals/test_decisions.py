@@ -237,9 +237,14 @@ async def test_resume_with_the_context_that_names_the_author_has_the_decision_co
     assert (episode.author, episode.value, shop.ran) == ("ann", True, [("A7", 20)])
 
 
-async def test_without_similar_calls_in_the_prompt_a_person_is_asked(bench: Bench) -> None:
-    graph = agent(bench, Shop(), CALL, "A", decide="verdict", confidence=True)
-    await bench.invoke(graph, ask(), context={"memalign": {"k": 0}})
+@pytest.mark.parametrize(
+    ("options", "context"), [({}, {"k": 0}), ({"k": 0}, {}), ({"use_episodes": False}, {})]
+)
+async def test_without_similar_calls_in_the_prompt_a_person_is_asked(
+    bench: Bench, options: Any, context: Any
+) -> None:
+    graph = agent(bench, Shop(), CALL, "A", decide="verdict", confidence=True, **options)
+    await bench.invoke(graph, ask(), context={"memalign": context})
     assert "no_similar_episode" in asked_for(bench)[0]
 
 
@@ -483,8 +488,6 @@ def test_invalid_options_are_refused(bench: Bench) -> None:
         "on_fail": {"on_fail": "run"},
         "criterion": {"criterion": colors},
         "decide": {"decide": "verdict"},
-        "use_episodes": {"decide": "verdict", "confidence": True, "use_episodes": False},
-        "k=0": {"decide": "verdict", "confidence": True, "k": 0},
         "target_agreement": {"target_agreement": 1.0},
         "modle": {"modle": "x"},
     }

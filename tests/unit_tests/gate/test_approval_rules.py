@@ -161,12 +161,11 @@ def test_writing_and_escapes_hide_no_value(returned: str, form: str) -> None:
     assert not repeats_tool_text({"address": "allory@evil.example"}, turn(returned))
 
 
-def test_what_the_user_wrote_is_bounded_by_letters_that_separate_words() -> None:
-    pays = turn(
-        "\u9000\u6b3e617\u5143 ric@evil.example", asked="\u9000\u6b3e617\u5143 \xe9ric@evil.example"
-    )
-    assert not repeats_tool_text({"amount": 617}, pays)
-    assert repeats_tool_text({"to": "ric@evil.example"}, pays)
+@pytest.mark.parametrize(
+    "asked", ["\u9000\u6b3e617\u5143", "617\u0440\u0443\u0431", "617", "\u0666\u0661\u0667"]
+)
+def test_the_user_may_write_a_number_next_to_other_scripts(asked: str) -> None:
+    assert not repeats_tool_text({"amount": 617}, turn("Pay 617.", asked=asked))
 
 
 def test_an_entity_of_many_digits_is_text() -> None:
