@@ -167,7 +167,7 @@ def _new_reply(kind: str, content: Any, name: str, *parts: Any) -> Reply:
     """Return a reply with the judgments that its parts name; the author in the last part counts."""
     fields = [part for part in parts if isinstance(part, dict)]
     ids = [part[JUDGMENT_ID] for part in fields if part.get(JUDGMENT_ID) is not None]
-    authors = [part["author"] for part in fields if part.get("author") is not None]
+    authors = [part["author"] for part in fields if part.get("author")]
     return Reply(kind, content, name, ids, authors[-1] if authors else None)
 
 

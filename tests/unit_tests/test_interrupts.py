@@ -133,6 +133,7 @@ TAKEN: list[tuple[str, Any, list[Any]]] = [
     ("review", {"value": "Poor"}, [{"value": "poor"}, edit(value="Poor", rationale=f"{SEEN} ")]),
     ("review", {"value": "Poor"}, [edit(value="Poor", rationale=SEEN.replace(" ", "\r\n"))]),
     ("review", {**SAID, "author": "ann"}, [{**SAID, "author": " ann "}, edit(**SAID, **ANN)]),
+    ("review", {**SAID, "author": "ann"}, [{**edit(**SAID, author=""), **ANN}]),
     ("review", {**ONLY_WORDS, **ANN}, [{**respond(WORDS), **ANN}, {"decisions": [WORDS], **ANN}]),
     ("review", {"value": "Good", **ANN}, [{**APPROVE, **ANN}, {"decisions": [APPROVE], **ANN}]),
     ("review", {"value": "Good", "rationale": WORDS}, [edit(rationale=WORDS)]),
