@@ -312,7 +312,7 @@ class CallJudge:
         is_message = isinstance(decision, ToolMessage)
         if example is None or (is_message and decision.status != "error"):
             return  # a response does not say whether the call was right
-        is_edit = not is_message and not _is_same(_action(decision), _action(call))
+        is_edit = not is_message and _action(decision) != _action(call)
         comment = difference(call, decision) if is_edit else ""
         if is_message:
             # Without a reason, the message names the call's id, which may be a model's text.
@@ -397,7 +397,7 @@ def difference(call: Call, edited: Call) -> str:
         changes.append(f"the tool is {_json(edited['name'])}, not {_json(call['name'])}")
     judged = split_words("\n".join(texts_in(before)))
     for name, new in after.items():
-        if name not in before or not _is_same(before[name], new):
+        if name not in before or before[name] != new:
             is_shown = name in before and _SHORT.fullmatch(str(before[name]))
             old = f", not {_json(before[name])}" if is_shown else ""
             changes.append(f"{names[name]} is {_own_text(new, judged)}{old}")
@@ -417,15 +417,6 @@ def _own_text(value: Any, judged: Sequence[str]) -> str:
 
 def _json(value: Any) -> str:
     return excerpt(json.dumps(value, ensure_ascii=False, default=str), _MAX_VALUE_CHARS)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are the same: 20 and 20.0 are, 1 and true are not."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return bool(one == other and isinstance(one, bool) is isinstance(other, bool))
 
 
 def _action(call: Call) -> dict[str, Any]:

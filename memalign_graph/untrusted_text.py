@@ -33,8 +33,7 @@ _UNSEEN = re.compile(  # what Unicode calls default-ignorable
 )
 _DIGIT_OR_DASH = re.compile(r"(?![0-9])\d|[\u2010-\u2015\u2212]")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))|&#?\w{1,99};?", re.DOTALL)
-_CONTROLS = dict.fromkeys("bfnrt", " ")
-_MAX_DECODINGS = 3  # of JSON within JSON
+_MAX_DECODINGS = 3
 _MAX_DESTINATIONS = 1_000
 
 
@@ -49,7 +48,7 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
         return False
     since = messages_since_question(messages)
     texts = {text for message in since for text in _returned_texts(message)}
-    returned = [_with_words(text) for text in texts]
+    returned = [_with_words(decoded) for text in texts for decoded in _decodings(text)]
     written = [_with_words(each.text, is_users=True) for each in messages if is_question(each)]
     return (len(values) > _MAX_DESTINATIONS and bool(returned)) or any(
         _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
@@ -81,7 +80,7 @@ def _numbers(text: str, *, is_users: bool = False) -> Iterator[str]:
 
 
 def _decodings(text: str) -> Iterator[str]:
-    """Yield a text, and without the escapes of JSON, Markdown and HTML if it has any."""
+    """Yield a text, then without the escapes of JSON, Markdown and HTML, which may be nested."""
     yield text
     for _ in range(_MAX_DECODINGS):
         decoded = _ESCAPE.sub(_decode, text)
@@ -94,7 +93,9 @@ def _decode(escape: re.Match[str]) -> str:
     code, character = escape.groups()
     if code:
         return chr(int(code, 16))
-    return html.unescape(escape[0]) if not character else _CONTROLS.get(character, character)
+    if character:
+        return " " if character in "bfnrt" else character
+    return html.unescape(escape[0])
 
 
 def _returned_texts(message: Any) -> set[str]:
@@ -106,13 +107,12 @@ def _returned_texts(message: Any) -> set[str]:
         content = [
             part for part in parts if isinstance(part, dict) and part.get("type") not in OWN_PARTS
         ]
-        returned = {str(content), *texts_in(content)} if content else set()
+        return {str(content), *texts_in(content)} if content else set()
     # A note of middleware may be a summary of tools' results.
-    elif not isinstance(message, ToolMessage | HumanMessage) or is_question(message):
+    if not isinstance(message, ToolMessage | HumanMessage) or is_question(message):
         return set()
-    else:  # `str` also writes numbers, but not all texts as they are.
-        returned = {message.text, str(content), *texts_in(content)}
-    return {decoded for text in returned for decoded in _decodings(text)}
+    # `str` also writes numbers, but not all texts as they are.
+    return {message.text, str(content), *texts_in(content)}
 
 
 def _destinations(value: Any, *, named: bool) -> Iterator[str]:

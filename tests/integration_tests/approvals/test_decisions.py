@@ -248,22 +248,6 @@ async def test_without_similar_calls_in_the_prompt_a_person_is_asked(
     assert "no_similar_episode" in asked_for(bench)[0]
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (20, 20.0), ([1], [True])])
-async def test_true_in_place_of_1_is_an_edit(bench: Bench, before: Any, after: Any) -> None:
-    @tool
-    def pay(cents: Any) -> str:
-        """Pay."""
-        return "Paid."
-
-    own = {"tools": [pay], "interrupt_on": {"pay": True}}
-    _, graph, asked = await start(bench, "batched", calls("pay", cents=before), "Done.", **own)
-    edited = {"name": "pay", "args": {"cents": after}}
-    await bench.resume(graph, answers(asked, {"type": "edit", "edited_action": edited}))
-    values = {args: value for args, value, _ in await learned(bench)}
-    same = {str(before): True}
-    assert values == (same if after == 20 else {str(before): False, str(after): True})
-
-
 async def test_another_process_resumes_a_question(bench: Bench, mode: str, tmp_path: Path) -> None:
     def run(shop: Shop, graph_input: Any) -> Any:
         store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")

@@ -284,11 +284,6 @@ SHORT_VALUES = (
             {"a": "Hi", "b": "等", "c": None, "d": "2 d.", "e": 1.5},
             SHORT_VALUES,
         ),
-        (
-            {"a": 1, "b": [0], "c": 20},
-            {"a": True, "b": [False], "c": 20.0},
-            "the tool is {tool}; a is true, not 1; b is [false].",
-        ),
     ],
 )
 def test_an_edit_is_described_without_the_judged_text(args: Any, edited: Any, changes: str) -> None:
