@@ -25,7 +25,6 @@ _RATES = {
     "20 %": (0.2, 0.8),
     "50 %": (0.5, 0.5),
     "mean, rarely 1": (0.98, 0, 0, 0, 0.02),
-    "mean, mostly 5": (0.85, 0.08, 0.03, 0.02, 0.02),
     "mean, around 4": (0.3, 0.4, 0.2, 0.08, 0.02),
 }
 """The shares of passes and failures, or of the values 5 to 1."""

@@ -198,9 +198,9 @@ def evaluate(
     met = [_check_threshold(measured, name, limit, terminal) for name, limit in limits.items()]
     if not all(met):
         return Status.THRESHOLD_MISSED
-    failed = rejected or more or measured.of("aligned").failed
-    pending = any(memory.pending for memory in measured.memories)
-    return Status.PARTIAL if failed or pending else Status.DONE
+    is_partial = rejected or more or measured.of("aligned").failed
+    is_partial = is_partial or any(memory.pending for memory in measured.memories)
+    return Status.PARTIAL if is_partial else Status.DONE
 
 
 def _limits(thresholds: Thresholds, file: CriterionFile) -> dict[str, float]:
@@ -368,11 +368,11 @@ def migrate(
     """Compare the judge with the same one on another model, on the cases in memory.
 
     Each case is judged without its own feedback. Without --to, the present judge is compared with
-    the stored verdicts, as after an update or a change of the file. With --apply, calibration uses
-    the new verdicts; then set the model in the criterion's file.
+    the stored verdicts of other judges, as after an update or a change of the file. With --apply,
+    calibration uses the new verdicts; then set the model in the criterion's file.
 
     Options:
-        to: Model to compare with; by default the stored verdicts.
+        to: Model to compare with; by default the stored verdicts of others.
         apply: Store the new verdicts in place of the old ones.
         target_agreement: Target of `Uncertain`, for the number of missing labels.
     """

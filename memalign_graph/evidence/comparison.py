@@ -127,23 +127,17 @@ class Calibration:
         slope, intercept = self._curve
         return 1 / (1 + np.exp(-np.clip(slope * scores + intercept, -35, 35)))
 
-    @property
-    def decisions(self) -> list[tuple[float, bool]]:
-        """Each decision's confidence, and whether it agrees with the experts."""
-        confidences = self.confidences(self.scores).tolist()
-        return list(zip(confidences, self.agreed.tolist(), strict=True))
-
     def by_class(self, groups: Floats) -> dict[str, list[tuple[float, float]]]:
         """Return the confidences of the decisions in each class, and the shares that agree.
 
         Each group of near-duplicates counts as one decision, with its means.
         """
-        by_group: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
-        for name, row, decision in zip(self.classes, self.rows, self.decisions, strict=True):
+        decisions = np.stack((self.confidences(self.scores), self.agreed), axis=1)
+        by_group: dict[tuple[str, int], list[Floats]] = defaultdict(list)
+        for name, row, decision in zip(self.classes, self.rows, decisions, strict=True):
             if name is not None:
                 by_group[name, int(groups[row])].append(decision)
         by_class: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for (name, _), decisions in by_group.items():
-            confidence, share = np.mean(decisions, axis=0).tolist()
-            by_class[name].append((confidence, share))
+        for (name, _), alike in by_group.items():
+            by_class[name].append(tuple(np.mean(alike, axis=0).tolist()))
         return by_class

@@ -71,13 +71,12 @@ def estimate_mean(
     scaled = (np.array(values, dtype=float) - low) / span
     unlabeled = (np.array(others, dtype=float) - low) / span
     predicted = (np.array(predictions, dtype=float) - low) / span if len(others) else 0 * scaled
-    share = count / len(others) if len(others) else 0.0
-    weight, largest, residual = _tuned(scaled, predicted, share)
+    weight, worth = _tuned(scaled, predicted, count / len(others) if len(others) else 0.0)
     mean = float(scaled.mean())
     if len(others):
         mean += weight * float(unlabeled.mean() - predicted.mean())
     mean = min(max(mean, 0.0), 1.0)
-    effective = count * largest / residual
+    effective = count * worth
     shrink = 1 + _Z**2 / effective
     middle = (mean + _Z**2 / (2 * effective)) / shrink
     half = _Z / shrink * sqrt(mean * (1 - mean) / effective + (_Z / (2 * effective)) ** 2)
@@ -93,10 +92,10 @@ def more_labels(estimate: Estimate, labels: int, margin: float) -> int:
     return max(0, ceil(labels * (ratio * ratio - 1)))
 
 
-def _tuned(values: Floats, predictions: Floats, share: float) -> tuple[float, float, float]:
-    """Return the weight of the predictions, the largest variance at this mean, and the residual.
+def _tuned(values: Floats, predictions: Floats, per_other: float) -> tuple[float, float]:
+    """Return the weight of the predictions, and how many passes or failures a value is worth.
 
-    `share` is the number of values for each other case; 0 if there are no others.
+    `per_other` is the number of values for each other case; 0 if there are no others.
     """
     corners = np.array([(0, 0), (0, 1), (1, 0), (1, 1)], dtype=float)
     y = np.concatenate([values, corners[:, 0]])
@@ -104,16 +103,15 @@ def _tuned(values: Floats, predictions: Floats, share: float) -> tuple[float, fl
     weights = np.concatenate([np.ones(len(values)), np.full(4, _PSEUDO_LABELS)])
     total = weights.sum()
     mean = weights @ y / total
-    largest = float(mean * (1 - mean))
     y_off, f_off = y - mean, f - weights @ f / total
     variance = float(weights @ y_off**2 / total)
     spread = float(weights @ f_off**2 / total)
     slope = float(weights @ (y_off * f_off) / total) / spread
-    tuned = min(max(slope / (1 + share), 0.0), 1.0) if share else 0.0
+    tuned = min(max(slope / (1 + per_other), 0.0), 1.0) if per_other else 0.0
     leverage = np.minimum(1 / total + f_off**2 / (total * spread), _MAX_LEVERAGE)
     jackknifed = ((y_off - tuned * f_off) / (1 - leverage)) ** 2
-    residual = float(weights @ jackknifed / total) + tuned**2 * spread * share
-    return tuned, largest, min(residual, variance)
+    residual = float(weights @ jackknifed / total) + tuned**2 * spread * per_other
+    return tuned, float(mean * (1 - mean)) / min(residual, variance)
 
 
 DRIFT_LEVEL = 0.05

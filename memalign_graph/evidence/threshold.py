@@ -37,8 +37,8 @@ class Trust(FrozenModel):
 
     The target is tested for each verdict on past decisions with that verdict alone: a gate that
     lets a bad answer pass is not excused by a hundred good ones. `verdicts` has the result of each;
-    the other fields sum these up. Decisions on near-duplicates count as one, unless the target is
-    not shown, or only from a higher confidence on, if each counts.
+    the other fields sum these up. It is tested with near-duplicates as one decision, and with each
+    of them; the fields are those of the test with the higher threshold.
 
     Attributes:
         target: The required agreement, as a share.
@@ -126,8 +126,8 @@ def find_threshold_by_verdict(
     """Find the threshold of each verdict, by past decisions with that verdict alone.
 
     If `decisions` has one for each group of near-duplicates, `singly` has all of them. Both have to
-    show the target: the first, that more than one kind of case does; the second, that the wrong
-    decisions on one kind are not too many.
+    show the target: many right decisions on one kind of case prove little, and many wrong ones
+    would be lost in a mean.
     """
     verdicts = {name: find_threshold(pairs, target, level) for name, pairs in decisions.items()}
     for name, pairs in (singly or {}).items():

@@ -278,16 +278,14 @@ async def pass_rate(
         labeled = judged.keys() & labels.keys()
         values = [labels[key] for key in labeled]
         others = [value for key, value in judged.items() if key not in labeled]
-        how: dict[str, Any] = {"bounds": bounds}
-        rate = estimate_mean(
-            values, [judged[key] for key in labeled], others, min_values=MIN_LABELS, **how
-        )
+        predictions = [judged[key] for key in labeled]
+        rate = estimate_mean(values, predictions, others, bounds=bounds, min_values=MIN_LABELS)
         return {
             "judgments": len(items),
             "labels": len(values),
             "rate": rate,
-            "judge": estimate_mean(list(judged.values()), **how),
-            "labels_alone": estimate_mean(values, min_values=MIN_LABELS, **how),
+            "judge": estimate_mean(list(judged.values()), bounds=bounds),
+            "labels_alone": estimate_mean(values, bounds=bounds, min_values=MIN_LABELS),
             "more_labels": more_labels(rate, len(values), _MARGIN * (bounds[1] - bounds[0])),
         }
 

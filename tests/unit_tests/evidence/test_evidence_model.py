@@ -163,7 +163,10 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
         model = model_of(view, scale, excluded)
         calibration = model.calibration("estimate" if model.decides("evidence") else "verdict")
         assert calibration is not None
-        return [[decided(model, item) for item in new], calibration.decisions]
+        return [
+            [decided(model, item) for item in new],
+            calibration.by_class(model.regression.groups),
+        ]
 
     never, forgotten = view_of(items[:50]), view_of(items)
     order = seeded(4).sample(range(50), 50)
