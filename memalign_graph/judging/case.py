@@ -11,6 +11,7 @@ from memalign_graph.evidence.confidence import ConfidenceMeasurement
 from memalign_graph.evidence.value_from_checks import AnchoredCheck
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.feedback import check_pair_order
 from memalign_graph.memory.index import Vector
 from memalign_graph.memory.recall import (
     RecallResult,
@@ -23,11 +24,10 @@ from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import max_input_tokens
 from memalign_graph.prompts.judge import fit_guidelines
 from memalign_graph.runtime import NodeCall
-from memalign_graph.scales import Pairwise, Value
+from memalign_graph.scales import Value
 from memalign_graph.settings import UNCERTAIN_NEEDS_CONFIDENCE
 from memalign_graph.types import (
     Check,
-    Criterion,
     Example,
     FrozenModel,
     Guideline,
@@ -177,7 +177,7 @@ def prepare_example(call: NodeCall) -> Example:
     """Parse the example, and check what would otherwise fail only after a model call."""
     resources, state = call.resources, call.state
     example = parse_example({name: state[name] for name in Example.model_fields & state.keys()})
-    _check_order(example, resources.criterion)
+    check_pair_order(example, resources.criterion)
     if call.judge.swap:
         swap_outputs(example)
     review = "never" if resources.review is None else call.settings["review"]
@@ -186,16 +186,6 @@ def prepare_example(call: NodeCall) -> Example:
     if review != "never":
         call.access.embedder.embeddings  # noqa: B018 - a wrong name fails here
     return example
-
-
-def _check_order(example: Example, criterion: Criterion) -> None:
-    """Refuse a pair that experts would see exchanged: JSON Schemas sort what a form shows."""
-    names = [*example.outputs] if isinstance(example.outputs, dict) else []
-    if isinstance(criterion.scale, Pairwise) and len(names) == 2 and names != sorted(names):  # noqa: PLR2004 - a pair
-        raise InvalidInputError(
-            f"outputs: the fields {names[0]!r} and {names[1]!r} are not in alphabetical order, in "
-            "which experts see them. Give a list of the two outputs, or name them 'A' and 'B'."
-        )
 
 
 async def retrieve(

@@ -20,7 +20,7 @@ from memalign_graph.memory.memory_state import EpisodeRow, merge_feedback, witho
 from memalign_graph.memory.purge import write_fact
 from memalign_graph.memory.recall import ensure_vectors
 from memalign_graph.memory.view import MemoryView
-from memalign_graph.scales import Scale
+from memalign_graph.scales import Pairwise, Scale
 from memalign_graph.types import (
     Criterion,
     Episode,
@@ -220,6 +220,7 @@ def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[s
 def parse_record(record: Any, criterion: Criterion, learn_from: str = "both") -> Feedback:
     """Parse feedback, and drop the part that `learn_from` excludes."""
     feedback = parse_feedback(record)
+    check_pair_order(feedback.example, criterion)
     if learn_from != "both":
         wanted, unwanted = "value", "rationale"
         if learn_from == "words":
@@ -230,6 +231,16 @@ def parse_record(record: Any, criterion: Criterion, learn_from: str = "both") ->
             )
         feedback = feedback.model_copy(update={unwanted: None})
     return check_feedback(feedback, criterion)
+
+
+def check_pair_order(example: Example, criterion: Criterion) -> None:
+    """Refuse a pair that experts would see exchanged: JSON Schemas sort what a form shows."""
+    names = [*example.outputs] if isinstance(example.outputs, dict) else []
+    if isinstance(criterion.scale, Pairwise) and len(names) == 2 and names != sorted(names):  # noqa: PLR2004 - a pair
+        raise InvalidInputError(
+            f"outputs: the fields {names[0]!r} and {names[1]!r} are not in alphabetical order, in "
+            "which experts see them. Give a list of the two outputs, or name them 'A' and 'B'."
+        )
 
 
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:

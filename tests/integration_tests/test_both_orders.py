@@ -14,6 +14,7 @@ from memalign_graph import (
     add_quality_gate,
     create_panel_graph,
 )
+from memalign_graph.memory.feedback import parse_record
 from tests.conftest import CRITERION, DOWN, EVERY_WAY, Bench, distillings, judgings
 from tests.integration_tests.evidence.judging_support import learn
 from tests.integration_tests.gates.support import models, verdict, writing
@@ -139,6 +140,8 @@ async def test_pair_that_experts_would_see_exchanged_is_refused(bench: Bench, na
     for graph in (bench.judge_graph(PAIR), panel):
         with pytest.raises(InvalidInputError, match="outputs: the fields"):
             await bench.invoke(graph, case)
+    with pytest.raises(InvalidInputError, match="outputs: the fields"):
+        parse_record({**case, "value": "A"}, PAIR)
     assert not bench.server.chats
     assert not bench.server.embeddings
     await bench.invoke(bench.judge_graph(), case)
