@@ -32,6 +32,7 @@ from memalign_graph.memory.facts import (
     hash_example_id,
     read_fact,
 )
+from memalign_graph.memory.guidelines import normalize_text
 from memalign_graph.memory.index import past_texts, vector_key
 from memalign_graph.memory.judgments import delete_matching
 from memalign_graph.memory.memory_state import EpisodeRow
@@ -386,24 +387,25 @@ def _find_redactions(
     The fact that first has a text or question counts. Later facts may add sources that the text
     cannot repeat. `redacted` has guidelines that the purge redacted already, by fact id.
     """
-    text_repeats: dict[tuple[str, str | None], bool] = {}
-    question_repeats: dict[tuple[str, str], bool] = {}
+    revision_repeats: dict[tuple[str, str | None], bool] = {}
+    words_repeat: dict[tuple[str, str], bool] = {}
     redactions = _Redactions({}, [], set())
     for fact in sorted(facts, key=lambda fact: fact.id):
         for revision in fact.guidelines:
             possible_sources = fact.possible_sources(revision)
             is_made_from = not possible_sources.isdisjoint(episode_ids)
             if not revision.is_anew:
-                is_made_from |= text_repeats.get((revision.id, revision.replaces), False)
+                is_made_from |= revision_repeats.get((revision.id, revision.replaces), False)
             if revision.origin == "expert":
                 # An expert's own text stays while other feedback of the expert, or a source, does.
                 is_alone = revision.author in authors or episode_ids.issuperset(revision.sources)
                 is_alone |= revision.id in redacted.get(fact.id, ())
                 is_made_from = bool(revision.sources) and is_alone
-            question = revision.id, revision.question or ""
-            in_text = text_repeats.setdefault((revision.id, revision.revision), is_made_from)
-            in_question = question_repeats.setdefault(question, is_made_from)
-            if in_text or (revision.question and in_question):
+            # An expert may also take over the words of an earlier revision.
+            words = [normalize_text(each) for each in (revision.text, revision.question) if each]
+            repeats = [words_repeat.setdefault((revision.id, each), is_made_from) for each in words]
+            key = revision.id, revision.revision
+            if revision_repeats.setdefault(key, is_made_from) or any(repeats):
                 redactions.guideline_ids.setdefault(fact.id, []).append(revision.id)
                 redactions.revisions.append(revision)
                 redactions.co_read_ids.update(possible_sources)

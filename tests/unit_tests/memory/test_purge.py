@@ -520,6 +520,19 @@ def test_any_later_purge_completes_one_that_was_cut_off() -> None:
     assert traces_in(there) == []
 
 
+@pytest.mark.parametrize("question", [None, "Does it name zqxasks?"])
+@pytest.mark.parametrize("text", ["Rule of zqxwhy.", "rule of zqxwhy"])
+def test_distilled_text_that_another_expert_took_over_is_purged(
+    memory: JudgeMemory, text: str, question: str | None
+) -> None:
+    other, one = memory.remember([comment("two", author="bob"), planted()])
+    learn(memory, op("add", one, other, text="Rule of zqxwhy.", question=question))
+    memory.add_guideline(text, author="bob")
+    assert purge(memory, author="zqxann").pending == [other.id]
+    assert left_in(everything_in(memory.access.store)) == []
+    assert memory.guidelines() == []
+
+
 def test_purge_leaves_judgments_with_feedback_that_was_given_again_after_an_earlier_purge(
     memory: JudgeMemory,
 ) -> None:
