@@ -26,6 +26,8 @@ from memalign_graph.errors import InvalidInputError, require_extra
 from memalign_graph.local.stores import open_store_async
 
 if TYPE_CHECKING:
+    from rich.markdown import Markdown
+
     from memalign_graph.evaluation import Report
     from memalign_graph.evaluation.metrics import Estimate as Measured
     from memalign_graph.evidence.monitoring import Estimate
@@ -150,8 +152,6 @@ def evaluate(
         report: Write the report to FILE: .html, .md or .json.
         folds: Number of folds of the cross-validation.
     """
-    from rich.markdown import Markdown
-
     from memalign_graph.evaluation import aevaluate
 
     if test and folds:
@@ -189,8 +189,7 @@ def evaluate(
             **judge.options,
         )
         measured = asyncio.run(evaluating)
-    summary = [] if terminal.as_json else [Markdown(clean(measured.summary()))]
-    terminal.result(measured.to_json(), shown=summary)
+    terminal.result(measured.to_json(), shown=[] if terminal.as_json else [_summary(measured)])
     if report:
         with option_errors(path="--report"):
             measured.save(report)
@@ -201,6 +200,12 @@ def evaluate(
     is_partial = rejected or more or measured.of("aligned").failed
     is_partial = is_partial or any(memory.pending for memory in measured.memories)
     return Status.PARTIAL if is_partial else Status.DONE
+
+
+def _summary(report: "Report") -> "Markdown":
+    from rich.markdown import Markdown
+
+    return Markdown(clean(report.summary()))
 
 
 def _limits(thresholds: Thresholds, file: CriterionFile) -> dict[str, float]:
