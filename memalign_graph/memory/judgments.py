@@ -279,7 +279,8 @@ async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
         limit=NO_LIMIT,
     )
     [namespaces] = await io.batch(access.store, [search])
-    names = sorted(name for name in map(tuple, namespaces) if len(name) == len(prefix) + 1)
+    # A store reads the label `*` as any label.
+    names = sorted(name for name in map(tuple, namespaces) if name[:-1] == prefix)
     return {name: int(day) for name in names if (day := name[-1][:8]).isdecimal()}
 
 

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from memalign_graph import Criterion, JudgeMemory
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.judgments import read_review_log
+from tests.builders import keep_reviewed
 from tests.unit_tests.memory.support import Bench, comment
 
 KINDS = ("facts", "words", "vectors", "drafts", "head", "judgments", "reviews")
@@ -80,3 +83,20 @@ async def test_forget_purge_and_rollback_affect_one_memory(bench: Bench) -> None
     bench.embedded()
     for memory in memories.values():
         assert await bench.do("episodes", memory=memory) == []
+
+
+@pytest.mark.every_way("memory-sync", "sqlite-sync")
+async def test_review_logs_are_isolated(bench: Bench) -> None:
+    """A label that a store reads as a wildcard is a label like others."""
+    logs: dict[str, list[str]] = {}
+    memories = opened(bench)
+    for name, memory in memories.items():
+        await bench.remember(comment("the same everywhere", name), memory=memory)
+        [episode] = await bench.do("episodes", memory=memory)
+        logs[name] = [keep_reviewed(memory.access, episode.example, "sample").id]
+    for name, memory in memories.items():
+        for kept, ids in logs.items():
+            log = run_sync(read_review_log(SYNC, memories[kept].access))
+            assert [entry.judgment_id for entry in log] == ids
+        await bench.do("forget", where=lambda _: True, purge=True, memory=memory)
+        logs[name] = []
