@@ -2,12 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableSequence
+from langgraph.store.base import BaseStore, PutOp
 
 from memalign_graph.errors import InvalidInputError, ModelAnswerError, excerpt
 from memalign_graph.identity import check_json, digest
@@ -16,6 +18,9 @@ from memalign_graph.models import BaseChatModel, inner_models, map_models, model
 from memalign_graph.replies import ChatReply, StructuredModel
 
 T = TypeVar("T")
+
+cached_answers: ContextVar[list[tuple[BaseStore, PutOp]]] = ContextVar("memalign_cached_answers")
+"""How to delete the answers to one question from the caches that keep them."""
 
 PURPOSES = {
     "guideline_operations": "distil",
@@ -43,6 +48,7 @@ async def ask_with_retry(
         ModelAnswerError: Both answers are invalid.
     """
     prompt = list(messages)
+    cached_answers.set([])
     for is_last in (False, True):
         reply = await io.chat(model, prompt)
         problem = reply.problem or "it is no answer"
@@ -69,6 +75,8 @@ async def ask_with_retry(
         f"asked again: {problem}. It wrote: {wrote!r}"
     )
     failure.is_refusal = reply.is_refusal
+    for store, deletion in cached_answers.get():
+        await io.batch(store, [deletion])
     raise failure
 
 

@@ -9,9 +9,7 @@ import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
@@ -21,7 +19,7 @@ from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.store.base import BaseStore, GetOp, PutOp
 
-from memalign_graph.errors import ModelAnswerError
+from memalign_graph.asking import cached_answers
 from memalign_graph.evaluation.report import UsageRow
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync, sync_async_methods
@@ -31,8 +29,6 @@ from memalign_graph.tracing import PURPOSE
 
 _CHAT = ("memalign_evaluation", "answers")
 _VECTORS = ("memalign_evaluation", "vectors")
-
-_used_cache_keys: ContextVar[list[str]] = ContextVar("memalign_used_cache_keys")
 
 
 class UsageCounter:
@@ -65,7 +61,7 @@ class AnswerCache(BaseCache):
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
         key = self._key(prompt, llm_string)
-        _used_cache_keys.get([]).append(key)
+        cached_answers.get([]).append((self._store, PutOp(_CHAT, key, None)))
         [item] = run_sync(SYNC.batch(self._store, [GetOp(_CHAT, key)]))
         if item is None:
             self._started_at[key] = time.perf_counter()
@@ -118,18 +114,6 @@ def _is_structured(message: AIMessage) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-@asynccontextmanager
-async def discard_unusable_answers(io: IO, store: BaseStore) -> AsyncIterator[None]:
-    """Delete the answers used in a block from the cache, if the block gets no usable one."""
-    keys: list[str] = []
-    _used_cache_keys.set(keys)
-    try:
-        yield
-    except ModelAnswerError:
-        await io.batch(store, [PutOp(_CHAT, key, None) for key in dict.fromkeys(keys)])
-        raise
 
 
 class CachedEmbeddings(Embeddings):

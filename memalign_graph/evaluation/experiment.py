@@ -33,7 +33,6 @@ from memalign_graph.evaluation.cache import (
     AnswerCache,
     CachedEmbeddings,
     UsageCounter,
-    discard_unusable_answers,
 )
 from memalign_graph.evaluation.report import ALIGNED, BASE
 from memalign_graph.evidence.cases import MIN_CASES
@@ -266,11 +265,10 @@ class Experiment:
         limit = self.options.max_concurrency
         return await io.gather([act_and_advance(item) for item in items], limit)
 
-    async def try_case(self, io: IO, judging: Awaitable[T]) -> T | str:
+    async def try_case(self, judging: Awaitable[T]) -> T | str:
         """Judge one case; returns the reason if the model gives no usable answer to it."""
         try:
-            async with discard_unusable_answers(io, self.cache):
-                return await judging
+            return await judging
         except (ChatModelError, ModelAnswerError, EmbeddingError) as error:
             if not is_about_prompt(error):
                 raise
@@ -350,8 +348,7 @@ class JudgeUnderTest:
         graph = builder.compile(store=memory.access.store)
         graph_input = {"feedback": [item.model_dump(mode="json") for item in feedback]}
         limit = max(self.experiment.options.max_concurrency // parallel_runs, 1)
-        async with discard_unusable_answers(io, self.experiment.cache):
-            result = await _run(io, graph, graph_input, limit)
+        result = await _run(io, graph, graph_input, limit)
         memory.report = AlignmentReport.model_validate(result["report"])
 
     async def judge_all(
@@ -369,7 +366,7 @@ class JudgeUnderTest:
             memory, example = case
             graph = graphs[id(memory)]
             running = _run(io, graph, example.to_json(), per_case)
-            result = await self.experiment.try_case(io, running)
+            result = await self.experiment.try_case(running)
             return (
                 result if isinstance(result, str) else Judgment.model_validate(result["judgment"])
             )

@@ -285,7 +285,7 @@ async def _find_flips(
         judging = judge_leaving_out(
             call, case.example, guidelines=guidelines, excluded_episode_ids=excluded
         )
-        return await experiment.try_case(io, judging)
+        return await experiment.try_case(judging)
 
     def is_right(case: ReplayCase, judgment: Judgment | str) -> bool:
         return not isinstance(judgment, str) and values_agree(scale, judgment.value, case.expected)
@@ -342,7 +342,7 @@ async def _judge_as_new(
 
     async def judge(case: ReplayCase) -> Judgment | str:
         operation = judge_as_new(call, case.example, copy.guidelines)
-        return await subject.experiment.try_case(io, operation)
+        return await subject.experiment.try_case(operation)
 
     results = await subject.experiment.map(io, judge, copy.cases)
     by_id = {case.example_id: result for case, result in zip(copy.cases, results, strict=True)}

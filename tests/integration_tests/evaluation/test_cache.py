@@ -154,6 +154,22 @@ async def test_unusable_answers_are_not_cached(call: Caller, server: LoopbackSer
         assert {judged_case(chat) for chat in judgings(server)} <= {4}
 
 
+async def test_unusable_answers_while_learning_are_not_cached(
+    call: Caller, server: LoopbackServer
+) -> None:
+    """The next run requests them again, though the alignment reports the failure as a warning."""
+    store = InMemoryStore()
+    unusable = as_reply({"operations": [{"op": "unknown"}]})
+    server.responder = Model(distil=lambda _: unusable)
+    broken = await call.evaluate(CRITERION, RECORDS, cache=store, decide="verdict")
+    assert [memory.pending for memory in broken.memories] == [6] * 3
+    asked(server)
+    server.responder = Model()
+    mended = await call.evaluate(CRITERION, RECORDS, cache=store, decide="verdict")
+    assert [memory.pending for memory in mended.memories] == [0] * 3
+    assert calls(mended, judge="base") == 0
+
+
 async def test_models_caches_and_store_are_unchanged(call: Caller, server: LoopbackServer) -> None:
     mine, everyones, was = InMemoryCache(), InMemoryCache(), get_llm_cache()
     model = server.chat_model(cache=mine)
