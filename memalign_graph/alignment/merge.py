@@ -20,14 +20,15 @@ from memalign_graph.errors import excerpt
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import LONG_AGO
 from memalign_graph.memory.guidelines import (
+    Byline,
     GuidelineOperation,
     GuidelineTable,
-    experts_of,
+    bylines_of,
+    newest,
     outweighs,
 )
-from memalign_graph.memory.learning import OUTWEIGHED, authors_by_episode, commit_lesson
+from memalign_graph.memory.learning import OUTWEIGHED, bylines_by_episode, commit_lesson
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import embed
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens
@@ -60,7 +61,7 @@ class MergeResult:
     conflicts: list[Conflict]
     """Contradictions, in a stable order."""
     warnings: list[str]
-    """Guidelines that stay as they are because they outweigh the feedback against them."""
+    """Guidelines that stay: they are newer than the feedback against them, or outweigh it."""
 
 
 async def merge_proposals(
@@ -76,8 +77,7 @@ async def merge_proposals(
     A small model can't compare guidelines: then only equal texts are merged.
     """
     view = await access.refresh(io)
-    given_at = {row.id: row.given_at for row in view.rows()}
-    merger = ProposalMerger(view.guidelines, proposals, given_at, authors_by_episode(view))
+    merger = ProposalMerger(view.guidelines, proposals, bylines_by_episode(view))
     texts = [guideline.text for guideline in merger.guidelines]
     changed = merger.changed_places
     relations = Relations([], [])
@@ -181,22 +181,19 @@ class ProposalMerger:
         self,
         guidelines: Sequence[Guideline],
         proposals: Sequence[Sequence[GuidelineOperation]],
-        given_at: Mapping[str, datetime],
-        authors: Mapping[str, str | None],
+        bylines: Mapping[str, Byline],
     ) -> None:
         """Apply the proposals; equal texts are one guideline.
 
-        Without any, all guidelines are compared with each other. `given_at` has the dates of
-        episodes; others are older than all. `authors` has their experts; an episode that is not in
-        it counts as an expert of its own.
+        Without any, all guidelines are compared with each other.
         """
         operations = [operation for batch in proposals for operation in batch]
         self._before = {guideline.id: guideline for guideline in guidelines}
-        self._given_at, self._authors = given_at, authors
+        self._bylines = bylines
         self._proposed = {key for operation in operations for key in operation.episode_ids}
         last = max((guideline.position for guideline in guidelines), default=0)
         self._table = GuidelineTable(
-            self._before, usable_sources=self._proposed, position=last + 1, authors=authors
+            self._before, usable_sources=self._proposed, position=last + 1, bylines=bylines
         )
         self._changed_ids: set[str | None] = set() if proposals else {*self._before}
         self._contradictions: list[tuple[str, str]] = []
@@ -205,7 +202,7 @@ class ProposalMerger:
             if operation.action != "retire" or operation.text:
                 self._add_proposal(operation)
         for operation in operations:
-            if operation.action == "retire" and not operation.text and self._is_as_new(operation):
+            if operation.action == "retire" and not operation.text:
                 self._table.apply(operation)
 
     @property
@@ -249,12 +246,6 @@ class ProposalMerger:
         self._changed_ids.add(key)
         if is_replacement and key is not None and target is not None and target.id != key:
             self._contradictions.append((target.id, key))
-
-    def _is_as_new(self, operation: GuidelineOperation) -> bool:
-        """Return whether an operation's feedback is at least as new as its guideline's."""
-        target = self._table.after.get(operation.guideline_id or "")
-        sources = [] if target is None else target.episode_ids
-        return self._newest(operation.episode_ids) >= self._newest(sources)
 
     def _merge_duplicates(self, ids: list[str], opposed: Sequence[tuple[str, str]]) -> None:
         """Merge duplicates into one guideline, unless two of them contradict each other."""
@@ -324,7 +315,7 @@ class ProposalMerger:
                 newer, winner, loser = "second", second, first
             stays = loser.origin == "expert" or (
                 winner.origin != "expert"
-                and outweighs(self._authors, loser.episode_ids, winner.episode_ids)
+                and outweighs(self._bylines, loser.episode_ids, winner.episode_ids)
             )
             # The hash refuses an answer to another run's question.
             contents = digest([[each.id, each.text] for each in (first, second)])
@@ -341,10 +332,7 @@ class ProposalMerger:
         """Return what the newer of two guidelines has more of: one by hand is always newer."""
         if guideline.origin == "expert":
             return True, guideline.updated_at
-        return False, self._newest(guideline.episode_ids)
-
-    def _newest(self, sources: Sequence[str]) -> datetime:
-        return max((self._given_at.get(key, LONG_AGO) for key in sources), default=LONG_AGO)
+        return False, newest(self._bylines, guideline.episode_ids)
 
     def _side(self, guideline: Guideline) -> ConflictSide:
         return ConflictSide(
@@ -352,7 +340,7 @@ class ProposalMerger:
             text=guideline.text,
             episode_ids=guideline.episode_ids,
             by_expert=guideline.origin == "expert",
-            experts=len(experts_of(self._authors, guideline.episode_ids)),
+            experts=len({author for _, author in bylines_of(self._bylines, guideline.episode_ids)}),
         )
 
 

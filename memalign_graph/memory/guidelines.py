@@ -3,13 +3,14 @@
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_json, digest
-from memalign_graph.memory.facts import FeedbackHashes, GuidelineTombstone
+from memalign_graph.memory.facts import LONG_AGO, FeedbackHashes, GuidelineTombstone
 from memalign_graph.types import Guideline
 
 MAX_GUIDELINE_CHARS = 2_000
@@ -19,6 +20,9 @@ _FULL_STOPS = ".\u3002\u0964\u06d4"
 """Also of Chinese, Hindi and Urdu."""
 
 Action = Literal["add", "revise", "retire", "merge"]
+
+Byline = tuple[datetime, str | None]
+"""When an episode was given, and its author."""
 
 
 class GuidelineOperation(BaseModel):
@@ -93,20 +97,24 @@ def _check_text(value: Any, name: str, problem: str) -> str:
     return value
 
 
-def experts_of(authors: Mapping[str, str | None], episode_ids: Iterable[str]) -> set[str | None]:
-    """Return the authors of episodes; unnamed ones are one."""
-    return {authors.get(key, key) for key in episode_ids}
+def bylines_of(bylines: Mapping[str, Byline], episode_ids: Iterable[str]) -> list[Byline]:
+    """Return the bylines of episodes; an unknown one is the oldest, and of an expert of its own."""
+    return [bylines.get(key, (LONG_AGO, key)) for key in episode_ids]
 
 
-def outweighs(
-    authors: Mapping[str, str | None], older: Iterable[str], newer: Iterable[str]
-) -> bool:
+def newest(bylines: Mapping[str, Byline], episode_ids: Iterable[str]) -> datetime:
+    return max((date for date, _ in bylines_of(bylines, episode_ids)), default=LONG_AGO)
+
+
+def outweighs(bylines: Mapping[str, Byline], older: Iterable[str], newer: Iterable[str]) -> bool:
     """Return whether the sources of a guideline outweigh newer ones that contradict it.
 
     Each expert counts for their newest feedback.
     """
-    against = experts_of(authors, newer)
-    return len(experts_of(authors, older) - against) >= len(against)
+    dated = [(date, author, False) for date, author in bylines_of(bylines, older)]
+    dated += [(date, author, True) for date, author in bylines_of(bylines, newer)]
+    against = {author: side for _, author, side in sorted(dated, key=itemgetter(0))}
+    return 2 * sum(against.values()) <= len(against)
 
 
 def apply_operations(
@@ -131,13 +139,13 @@ class GuidelineTable:
         *,
         usable_sources: set[str],
         position: int,
-        authors: Mapping[str, str | None] | None = None,
+        bylines: Mapping[str, Byline] | None = None,
         is_redistilling: bool = False,
     ) -> None:
         """Start with the active guidelines.
 
-        With `authors`, the experts of episodes, newer feedback does not change a guideline that as
-        many other experts support.
+        With `bylines`, feedback does not change a guideline that is newer, or that as many other
+        experts support.
         """
         self.outcome: list[dict[str, Any]] = []
         self.after: dict[str, Guideline] = dict(guidelines)
@@ -148,8 +156,9 @@ class GuidelineTable:
         self.retirement_sources: dict[str, list[str]] = {}
         """The episodes that call for the retirement of each guideline."""
         self.outweighing: dict[str, str] = {}
-        """The texts of guidelines that stay because they outweigh the feedback against them."""
-        self._authors = authors
+        """The texts of guidelines that stay: they are newer than the feedback against them, or
+        outweigh it."""
+        self._bylines = bylines or {}
         self._before = dict(guidelines)
         self._gone: dict[str, Guideline] = {}
         self._usable_sources = usable_sources
@@ -226,13 +235,23 @@ class GuidelineTable:
         return same.id
 
     def _stays(self, guideline: Guideline, sources: Sequence[str]) -> bool:
-        """Return whether a guideline outweighs the feedback that calls for its change."""
-        if self._authors is None or not sources:
+        """Return whether a guideline is newer than the feedback against it, or outweighs it."""
+        if not self._bylines or not sources:
             return False
-        stays = outweighs(self._authors, guideline.episode_ids, sources)
+        stays = self._is_newer(guideline, sources) or outweighs(
+            self._bylines, guideline.episode_ids, sources
+        )
         if stays:
             self.outweighing[guideline.id] = guideline.text
         return stays
+
+    def _is_newer(self, guideline: Guideline, sources: Sequence[str]) -> bool:
+        return newest(self._bylines, guideline.episode_ids) > newest(self._bylines, sources)
+
+    def _overrules(self, guideline: Guideline, sources: Sequence[str]) -> bool:
+        """Return whether a guideline is newer than feedback that does not outweigh it."""
+        own = guideline.episode_ids
+        return self._is_newer(guideline, sources) and not outweighs(self._bylines, sources, own)
 
     def _revise(self, operation: GuidelineOperation, sources: list[str]) -> str:
         target, text = self._target(operation), operation.text or ""
@@ -270,7 +289,7 @@ class GuidelineTable:
         target = self._target(operation)
         stays = target is not None and self._stays(target, sources)
         instead = operation.superseded_by
-        if operation.text:
+        if operation.text and not (target is not None and self._overrules(target, sources)):
             instead = self._add(operation.as_addition(), sources)
         if target is None and not operation.text and key not in self.after:
             self._report(operation, None, sources)  # retired by an earlier operation, or meanwhile

@@ -10,6 +10,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import GuidelineRevision, GuidelineTombstone, clock
 from memalign_graph.memory.guidelines import (
+    Byline,
     GuidelineOperation,
     GuidelineTable,
     check_guideline_text,
@@ -104,8 +105,8 @@ def _guideline(
 
 
 OUTWEIGHED = (
-    "{!r} stays although newer feedback would retire or reword it, because at least as many other "
-    "experts support it. Edit or remove it if that is wrong."
+    "{!r} stays although other feedback would retire or reword it, because it is newer, or because "
+    "at least as many other experts support it. Edit or remove it if that is wrong."
 )
 
 _CHANGED = (
@@ -114,10 +115,11 @@ _CHANGED = (
 )
 
 
-def authors_by_episode(view: MemoryView) -> dict[str, str | None]:
-    """Return the author of each episode, or an id of the system that it comes from."""
+def bylines_by_episode(view: MemoryView) -> dict[str, Byline]:
+    """Return when each episode was given, and its author, or an id of the system it comes from."""
     return {
-        row.id: row.content.get("author") or row.content.get("feedback_id") for row in view.rows()
+        row.id: (row.given_at, row.content.get("author") or row.content.get("feedback_id"))
+        for row in view.rows()
     }
 
 
@@ -136,9 +138,9 @@ async def commit_lesson(
 ) -> dict[str, Any]:
     """Apply operations that a model proposed, and mark the feedback it read as distilled.
 
-    A guideline that outweighs the feedback against it stays, with a warning. `read` maps episode
-    ids to the feedback hashes that the model read, `prompts` lists the episodes that shared a
-    prompt, and `failed` has the ids of failed attempts, which count once.
+    A guideline that is newer than the feedback against it, or outweighs it, stays with a warning.
+    `read` maps episode ids to the feedback hashes that the model read, `prompts` lists the episodes
+    that shared a prompt, and `failed` has the ids of failed attempts, which count once.
     """
     view = await access.refresh(io)
     purges, episodes = view.purges(), view.episodes(read)
@@ -157,7 +159,7 @@ async def commit_lesson(
         active,
         usable_sources=fresh,
         position=clock.now_us(ticks=2 * len(operations) + 1),
-        authors=authors_by_episode(view) if valid and not is_redistilling else None,
+        bylines=bylines_by_episode(view) if valid and not is_redistilling else None,
         is_redistilling=is_redistilling,
     )
     for operation in valid:

@@ -21,7 +21,7 @@ from memalign_graph.memory.guidelines import GuidelineTable
 from memalign_graph.memory.history import Commit, history
 from memalign_graph.memory.index import Vector
 from memalign_graph.memory.judgments import utc_now
-from memalign_graph.memory.learning import authors_by_episode
+from memalign_graph.memory.learning import bylines_by_episode
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.recall import embed_once, index_missing, vector_key_of_example
 from memalign_graph.memory.reports import pass_rate, review_report
@@ -316,12 +316,12 @@ async def proposed_guidelines(
     active = {guideline.id: guideline for guideline in await access.guidelines(ASYNC)}
     episode = Episode.from_feedback(feedback)
     result = await distill_episodes(ASYNC, access, model, [episode], [*active.values()])
-    author = {episode.id: feedback.author or feedback.id}
+    byline = episode.given_at, feedback.author or feedback.id
     table = GuidelineTable(
         active,
         usable_sources={episode.id},
         position=0,
-        authors={**authors_by_episode(access.view), **author},
+        bylines={**bylines_by_episode(access.view), episode.id: byline},
     )
     supported = [active.get(table.apply(operation) or "") for operation in result.operations]
     # A guideline by hand gets no sources, so the table reports no change of it.

@@ -295,6 +295,32 @@ async def test_feedback_that_could_not_be_distilled_is_stored(bench: Bench, fail
     assert result["learned"]["episode_ids"] == sorted([old.id, new.id])
 
 
+@pytest.mark.parametrize(
+    ("action", "text", "left"),
+    [("retire", "", []), ("retire", "Always say sorry.", []),
+     ("revise", "Always say sorry.", ["Always say sorry."])],
+)  # fmt: skip
+async def test_older_feedback_leaves_the_newer_guideline_of_the_same_expert(
+    bench: Bench, action: str, text: str, left: list[str]
+) -> None:
+    graph = bench.review_graph()
+    await bench.invoke(graph, CASE)
+    bench.server.script(operations({"action": "add", "text": "Never say sorry."}))
+    await bench.resume(graph, {**COLD, "author": "ann"})
+    older = {**OTHER, "rationale": "Say SORRY.", "author": "ann", "given_at": "2026-01-01T00:00Z"}
+    await bench.remember(older)
+    change = {"action": action, "guideline": "G1", "text": text, "feedback": ["F1"]}
+    more = {"action": "add", "text": "Ask for the order's number.", "feedback": ["F2"]}
+    await bench.invoke(graph, {**CASE, "inputs": "Where is it?"}, "u")
+    bench.server.script(operations(change, more))
+    reply = {"value": False, "rationale": "It needs the number.", "author": "ann"}
+    learned = (await bench.resume(graph, reply, "u"))["learned"]
+    texts = [guideline.text for guideline in await bench.guidelines()]
+    assert texts == ["Never say sorry.", *left, "Ask for the order's number."]
+    [warning] = learned["warnings"]
+    assert warning.startswith("'Never say sorry.' stays")
+
+
 async def test_feedback_is_kept_if_embedding_fails(bench: Bench) -> None:
     graph = bench.review_graph(embeddings=bench.server.embedder(max_retries=0))
     await bench.invoke(graph, CASE)

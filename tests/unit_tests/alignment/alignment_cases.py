@@ -6,6 +6,7 @@ from typing import Any
 
 from memalign_graph import Criterion, Episode, Feedback, Guideline
 from memalign_graph.alignment.merge import MergeResult, ProposalMerger, resolve_conflicts
+from memalign_graph.memory.facts import LONG_AGO
 from memalign_graph.memory.guidelines import GuidelineOperation, apply_operations, guideline_id
 from memalign_graph.prompts.compare import Relations
 
@@ -17,12 +18,10 @@ def at(minutes: int) -> datetime:
     return START + timedelta(minutes=minutes)
 
 
-def dated() -> dict[str, datetime]:
-    """When each source was given: `e7` in minute 7."""
-    return {f"e{number}": at(number) for number in range(60)}
+DATES = {f"e{number}": at(number) for number in range(60)}
+"""When each source was given: `e7` in minute 7."""
 
-
-BY_ANN: dict[str, str | None] = dict.fromkeys(dated(), "ann")
+BY_ANN: dict[str, str | None] = dict.fromkeys(DATES, "ann")
 
 
 def standing(text: str, *sources: str, position: int = 1, **fields: Any) -> Guideline:
@@ -63,7 +62,8 @@ def merge(
     authors: dict[str, str | None] = BY_ANN,
 ) -> MergeResult:
     batches = [list(proposal) for proposal in proposals]
-    return ProposalMerger(list(guidelines), batches, dated(), authors).merge(between)
+    bylines = {key: (DATES.get(key, LONG_AGO), author) for key, author in authors.items()}
+    return ProposalMerger(list(guidelines), batches, bylines).merge(between)
 
 
 def after(

@@ -38,6 +38,9 @@ MERGED: dict[str, tuple[Any, Any, Any, dict[str, set[str]]]] = {
     "nothing": ([OLD], [], NONE, {"Say sorry.": {"e1"}}),
     "same words": ([OLD], [[add(" SAY  sorry", "e3")]], NONE, {"Say sorry.": {"e1", "e3"}}),
     "revised": ([OLD], [[revise(OLD, "One.", "e3")]], NONE, {"One.": {"e1", "e3"}}),
+    "revised by older": (
+        [OLD], [[revise(OLD, "One.", "e0")]], NONE, {"Say sorry.": {"e1"}, "One.": {"e0"}},
+    ),
     "revised twice": (
         [OLD], [[revise(OLD, "One.", "e3")], [revise(OLD, "Two.", "e4")]], NONE,
         {"One.": {"e1", "e3"}, "Two.": {"e4"}},
@@ -119,7 +122,7 @@ def test_guideline_measured_as_useless_is_shown_again_with_another_text() -> Non
 
 def test_rules_stand_first_and_proposals_follow_in_order_of_their_batches() -> None:
     proposals = [[add("B.", "e3")], [add("A.", "e4"), add("b", "e5")]]
-    merging = ProposalMerger([OLD, HAND], proposals, {}, {})
+    merging = ProposalMerger([OLD, HAND], proposals, {})
     assert [rule.text for rule in merging.guidelines] == ["Say sorry.", "Be brief.", "B.", "A."]
     assert merging.changed_places == [2, 3]
 
@@ -233,6 +236,13 @@ def test_guideline_that_loses_a_contradiction_is_not_said_to_stay() -> None:
     merged = merge([OLD], *proposals, between=OPPOSED, authors=authors)
     assert stands(after([OLD], merged)) == {"Never.": {"e3", "e4"}}
     assert merged.warnings == []
+
+
+def test_each_expert_counts_for_their_newest_feedback() -> None:
+    authors: dict[str, str | None] = {"e1": "bob", "e3": "ann", "e5": "ann", "e6": "cy"}
+    always, never = standing("Always.", "e1", "e5"), standing("Never.", "e3", position=2)
+    merged = merge([always, never], [add("Never.", "e6")], between=OPPOSED, authors=authors)
+    assert [conflict.default for conflict in merged.conflicts] == ["both"]
 
 
 ADDED = {TEN.text: set(TEN.episode_ids), "Never.": {"e11", "e12"}}

@@ -1,6 +1,7 @@
 """Random operations: what is committed is what was worked out, and goes with its sources."""
 
 import random
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -53,9 +54,10 @@ def named(guidelines: list[Guideline]) -> set[str]:
 @pytest.mark.parametrize("seed", range(0, 100, 10))
 def test_what_is_learned_is_what_was_worked_out_and_goes_with_its_sources(seed: int) -> None:
     for number in range(seed, seed + 10):
+        now = datetime.now(UTC)
         chance, opener = random.Random(number), in_memory()  # noqa: S311 - nothing secret
         memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
-        stored = memory.remember([comment(f"q{index}") for index in range(10)])
+        stored = memory.remember([comment(f"q{index}", given_at=now) for index in range(10)])
         first, ids = [each.id for each in stored[:5]], [each.id for each in stored[5:]]
         for text in chance.sample(TEXTS, chance.randrange(3)):
             memory.add_guideline(text)
