@@ -21,6 +21,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.fallbacks import RunnableWithFallbacks
 from langgraph.store.base import ensure_embeddings
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError, first_line
 from memalign_graph.identity import digest
@@ -453,6 +454,7 @@ def models_from_environment() -> tuple[str, str]:
 # Fields of a chat model that do not change its answers.
 _FIELDS_NOT_IN_KEY = {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries"}
 _FIELDS_NOT_IN_KEY |= {"request_timeout", "timeout", "http_socket_options", "stream_chunk_timeout"}
+_FIELDS_NOT_IN_KEY |= {"default_headers", "default_query", "openai_organization", "openai_proxy"}
 _FIELDS_NOT_IN_KEY |= {"profile"}  # changes with the provider's package
 
 
@@ -462,9 +464,7 @@ def model_key(model: BaseChatModel) -> str:
         options = getattr(model, "kwargs", None)
         return digest([type(model).__qualname__, _json(options), *map(model_key, inner)])
     kind = type(model)
-    names = kind.model_fields.keys() - _FIELDS_NOT_IN_KEY
-    settings = {name: getattr(model, name, None) for name in names}
-    return digest([f"{kind.__module__}.{kind.__qualname__}", _json(settings)])
+    return digest([f"{kind.__module__}.{kind.__qualname__}", model_name_of(model), _json(model)])
 
 
 def _json(settings: Any) -> str:
@@ -479,17 +479,31 @@ def _settings_in(value: Any) -> Any:
             return value.value
         case dict():
             names = [name.value if isinstance(name, Enum) else name for name in value]
-            return dict(zip(names, map(_settings_in, value.values()), strict=True))
+            parts = dict(zip(names, map(_settings_in, value.values()), strict=True))
+            # Options of a call, which may hold keys.
+            return {name: parts[name] for name in parts.keys() - {"extra_headers", "extra_query"}}
         case list() | tuple():
             return list(map(_settings_in, value))
         case BaseModel():
-            own: Any = type(value).model_fields.keys() - _FIELDS_NOT_IN_KEY
+            fields = type(value).model_fields
+            # Without defaults, so that a field that a new version of the class adds changes no key.
+            own: Any = [
+                name
+                for name in fields.keys() - _FIELDS_NOT_IN_KEY
+                if _json(getattr(value, name, None)) != _json(_default(fields[name]))
+            ]
         case _ if is_dataclass(value) and not isinstance(value, type):
             own = [field.name for field in dataclass_fields(value)]
         case _:
             return value
     parts = {name: _settings_in(getattr(value, name, None)) for name in own}
     return {type(value).__qualname__: parts}
+
+
+def _default(field: FieldInfo) -> Any:
+    """Return a field's default; None if it depends on the environment, or there is none."""
+    is_constant: Any = field.default_factory in (dict, list)
+    return field.get_default(call_default_factory=is_constant)
 
 
 def judge_key(model: BaseChatModel, options: Mapping[str, Any], prompt_version: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, create_model
 
 from memalign_graph.models import DEFAULT_CHAT_MODEL, model_key, resolve_chat_model
 from tests.conftest import CASE, Bench
@@ -85,3 +85,35 @@ def test_model_key_covers_settings_that_are_objects() -> None:
     rotated = Endpoint(temperature=0, key=SecretStr("b"))
     assert model_key(WrappingModel(setting=rotated)) == keys[2]
     assert model_key(WrappingModel(setting=object())) == model_key(WrappingModel())
+
+
+class Region(BaseModel):
+    country: str = "here"
+
+
+def test_model_key_does_not_depend_on_settings_that_a_new_version_of_its_class_adds() -> None:
+    def key(version: dict[str, Any], **settings: Any) -> str:
+        kind = create_model("Model", __base__=WrappingModel, __module__="provider", **version)
+        return model_key(kind(**settings))
+
+    now: dict[str, Any] = {
+        "top_k": (int, 4),
+        "secret": (SecretStr | None, None),
+        "options": (dict[str, Any], {}),
+    }
+    made: dict[str, Any] = {"lists": (list[str], Field(default_factory=list))}
+    assert key({**now, **made}) == key({}) == key(now, secret="key")
+    assert len({key(now), key(now, top_k=5), key(now, options={"a": 1})}) == 3
+    of_environment = {"url": (str, Field(default_factory=lambda: "http://here"))}
+    assert key(of_environment) != key({})
+    old = create_model("Region", __base__=BaseModel)
+    assert key({}, setting=Region()) == key({}, setting=old()) != key({})
+
+
+@pytest.mark.parametrize("name", ["default_headers", "default_query", "extra_headers"])
+def test_model_key_does_not_depend_on_keys_in_headers(server: LoopbackServer, name: str) -> None:
+    def key(**settings: Any) -> str:
+        in_call = {name: settings.pop(name)} if name.startswith("extra") else {}
+        return model_key(server.chat_model(**settings, model_kwargs={"user": "me", **in_call}))
+
+    assert key(**{name: {"X-Key": "old"}}) == key(**{name: {"X-Key": "new"}})
