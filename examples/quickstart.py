@@ -13,7 +13,8 @@ criterion = Criterion(
     name="support_tone", instructions="Is the reply appropriate for the customer?"
 )
 builder = create_review_graph(criterion, model=model, embeddings=embeddings)
-graph = builder.compile(store=InMemoryStore(), checkpointer=InMemorySaver())
+store, checkpointer = InMemoryStore(), InMemorySaver()
+graph = builder.compile(store=store, checkpointer=checkpointer)
 
 first: RunnableConfig = {"configurable": {"thread_id": "1"}}
 graph.invoke({"inputs": "My order never came.", "outputs": "Check the tracking page."}, first)

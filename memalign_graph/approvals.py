@@ -1,5 +1,6 @@
 """Approvals: tool calls that run, are refused, or go to a person; for agents and `ToolNode`s."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NotRequired, get_type_hints
 
@@ -36,6 +37,8 @@ except ImportError as error:
     raise ImportError(
         "Approvals need langchain 1.4.7 or newer: pip install 'memalign-graph[agents]'."
     ) from error
+
+logger = logging.getLogger(__name__)
 
 _STATE_KEY = "memalign_approvals"
 _EDITS_KEY = "hitl_edited_tool_calls"  # in the state of HumanInTheLoopMiddleware
@@ -97,6 +100,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         super().__init__(interrupt_on, **self._hitl_options)
         self._calls = CallJudge(criterion, self.interrupt_on, own)
         self._first_calls: dict[Any, str] = {}
+        self._has_compared_tools = False
         hints = get_type_hints(HumanInTheLoopMiddleware.state_schema, include_extras=True)
         hints[_STATE_KEY] = NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
         self.state_schema = TypedDict("ApprovalState", hints)  # type: ignore[misc] # made here
@@ -104,6 +108,19 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
         """Save the run's settings, and clear the decisions of an earlier turn."""
         return {_STATE_KEY: {"settings": _settings(runtime, {}), "decided": []}, _EDITS_KEY: {}}
+
+    async def _call_model(self, io: IO, request: Any, handler: Any) -> Any:
+        """Warn at the first call of the model about names in `interrupt_on` that are no tools."""
+        tools = {read_key(tool, "name") for tool in request.tools}
+        unknown = sorted(self.interrupt_on.keys() - tools)
+        if unknown and not self._has_compared_tools:
+            message = "interrupt_on: the agent has no tool %s, only %s. If a name is misspelt, the "
+            message += "tool's calls run without a question."
+            logger.warning(message, ", ".join(unknown), ", ".join(sorted(filter(None, tools))))
+        self._has_compared_tools = True
+        return await io.call_either(lambda: handler(request), lambda: handler(request))
+
+    wrap_model_call, awrap_model_call = sync_async_methods(_call_model)
 
     def _is_selected(self, request: Any) -> bool:
         """Return whether a tool's own condition holds for a call."""

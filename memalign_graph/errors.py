@@ -102,7 +102,9 @@ def enumerate_ids(ids: Sequence[str]) -> str:
 
 def describe_validation_error(error: "ValidationError") -> str:
     """Describe a pydantic error in one sentence that begins with the field."""
-    first, *more = error.errors(include_url=False)
+    # A misspelt name explains why another one is missing.
+    errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
+    first, *more = errors
     shown_input = show_value(first["input"])
     *parents, last = first["loc"] or ("",)
     members = [other["loc"][-1] for other in more if [*other["loc"][:-1]] == parents != []]

@@ -241,7 +241,8 @@ def check_model_string(text: str, field: str, example: str = DEFAULT_CHAT_MODEL)
     provider, _, name = text.partition(":")
     if provider != "local" and not (provider and name):
         raise InvalidInputError(
-            f"{field}: {text!r} names no model: write it as 'provider:name', such as {example!r}."
+            f"{field}: {text!r} names no model: write it as 'provider:name', such as {example!r}, "
+            "or give 'local' for the embedded one."
         )
     return text
 

@@ -350,7 +350,8 @@ def rate(
     ]
     terminal.result(overall.to_json(), shown=[table(rows)])
     if not overall.judgments:
-        terminal.warn("no judgment is kept: set keep_judgments, in days, under `judge:`.")
+        how = "`memalign judge` keeps them if keep_judgments, in days, is set under `judge:`"
+        terminal.warn(f"no judgment is kept: {how}.")
     elif overall.more_labels:
         goal = "an interval of 5 % of the range to each side"
         if overall.rate.value is None:

@@ -182,6 +182,9 @@ def labels_of(scale: Scale) -> list[Value] | None:
     return None
 
 
+METRICS = ("agreement", "exact_match", "kappa", "macro_f1", "mae", "ccc", "auc", "ece")
+
+
 def measures_of(scale: Scale) -> dict[str, Measure]:
     measures: dict[str, Measure] = {
         "agreement": lambda column, weights: _mean(weights, column.right),

@@ -22,6 +22,7 @@ from memalign_graph.agreement import Agreement, values_agree
 from memalign_graph.errors import InvalidInputError, require_extra, write_errors
 from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evaluation.metrics import (
+    METRICS,
     Comparison,
     Estimate,
     JudgeScores,
@@ -185,6 +186,8 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
 
     def metric(self, judge: str, name: str) -> Estimate:
         """Return one metric of a judge or a baseline, with its interval."""
+        if name not in METRICS:
+            raise KeyError(f"{name!r} is not a metric: there is {list(METRICS)}")
         return self.of(judge).metrics.get(name, Estimate())
 
     def comparison(self, judge: str, against: str) -> Comparison | None:

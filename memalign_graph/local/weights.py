@@ -46,7 +46,8 @@ def find_weights(path: str | Path | None = None) -> Path:
         LocalModelError: If the file is missing, wrong, or cannot be downloaded.
     """
     if chosen := path or os.environ.get("MEMALIGN_LOCAL_WEIGHTS"):
-        fix = "Give the path of another file, or none to download it"
+        place = "the path" if path else "MEMALIGN_LOCAL_WEIGHTS"
+        fix = f"Change {place} to another file, or leave it out to download the weights"
         return _verified(Path(chosen).expanduser(), fix)
     cache = os.environ.get("MEMALIGN_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -112,6 +112,7 @@ def test_feedback_accepts_its_example_as_fields_or_as_an_object() -> None:
     [
         (CASE, "^feedback needs a value or a rationale"),
         ({**SAID, "ratoinale": "x"}, "ratoinale: is not a known field"),
+        ({"input": "q", "outputs": "a", "value": True}, "^input: is not a known field"),
         ({"inputs": "q", "rationale": "x"}, "outputs: is missing"),
         ({**SAID, "rationale": "a\x00b"}, "NUL"),
         ({**SAID, "id": [5]}, "id: .* is not text"),

@@ -47,6 +47,14 @@ from tests.integration_tests.gates.support import always
 from tests.loopback import Rule
 
 
+async def test_a_misspelt_tool_is_a_warning(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    own = {"interrupt_on": {"refnud": True, "refund": True}}
+    _, graph, asked = await start(bench, "batched", CALL, "Done.", **own)
+    await bench.resume(graph, answers(asked, APPROVE))
+    [warning] = caplog.messages
+    assert warning.startswith("interrupt_on: the agent has no tool refnud, only ")
+
+
 @IN_MEMORY
 @pytest.mark.parametrize("durability", ["async", "exit"])
 async def test_an_approved_call_runs(

@@ -45,7 +45,7 @@ def test_missing_data_and_invalid_arguments_are_reported(shell: Shell) -> None:
     assert "an estimate takes 9 more answers to the random sample" in output
     ran = shell.run("rate", "-c", "tone.yaml", "--namespace", "other")
     assert ran.status == 0
-    assert "no judgment is kept: set keep_judgments" in ran.err
+    assert "no judgment is kept: `memalign judge` keeps them if" in ran.err
     assert shell.run("rate", "-c", "tone.yaml", "--by", "region").error.startswith("--by: 'region'")
     assert shell.run("rate", "-c", "tone.yaml", "--passes", "maybe").error.startswith("--passes: ")
     assert shell.run("rate", "-c", "tone.yaml", "--passes", "no").status == 0

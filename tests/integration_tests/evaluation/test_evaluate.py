@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from memalign_graph import Example, Judge
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.evaluation import Report, ablations
+from memalign_graph.evaluation.metrics import METRICS
 from memalign_graph.settings import Alignment
 from tests.conftest import CRITERION, judgings
 from tests.integration_tests.alignment_model import few_shot_cases_in, guidelines_in, judged_case
@@ -393,6 +394,9 @@ async def test_report_names_its_run_and_can_be_loaded(call: Caller) -> None:
     assert Report.model_validate_json(report.model_dump_json()) == report
     with pytest.raises(KeyError, match="was not measured"):
         report.metric("nobody", "kappa")
+    with pytest.raises(KeyError, match=r"'agrement' is not a metric: there is .'agreement'"):
+        report.metric("aligned", "agrement")
+    assert {name for row in report.scores for name in row.metrics} <= {*METRICS}
     table = report.to_pandas()
     assert len(table) == 8 * 5
     assert set(table.judge) == {"majority", "kNN", "evidence", "base", "aligned"}

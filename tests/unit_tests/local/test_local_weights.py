@@ -46,14 +46,16 @@ def wheel(folder: Path, number: int, data: bytes) -> Path:
 
 def test_configured_file(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "mine.gguf"
-    with pytest.raises(LocalModelError, match=r"no weights at .*mine\.gguf\. Give the path"):
+    with pytest.raises(LocalModelError, match=r"no weights at .*mine\.gguf\. Change the path"):
         find_weights(mine)
     mine.write_bytes(DATA)
     assert find_weights(mine) == mine
     monkeypatch.setenv("MEMALIGN_LOCAL_WEIGHTS", str(mine))
     assert find_weights() == mine
     mine.write_bytes(DATA[:-1] + b"!")
-    with pytest.raises(LocalModelError, match="is damaged, or not tiny"):
+    with pytest.raises(
+        LocalModelError, match=r"is damaged, or not tiny.*Change MEMALIGN_LOCAL_WEIGHTS"
+    ):
         find_weights()
     assert mine.exists()
     assert not cache.exists()
