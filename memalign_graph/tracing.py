@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from inspect import signature
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -96,11 +97,12 @@ class UsageLedger(BaseCallbackHandler):
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Count an answered call."""
-        message: Any = getattr(response.generations[0][0], "message", None)
+        message: Any = getattr(next(chain(*response.generations), None), "message", None)
         usage = getattr(message, "usage_metadata", None) or {}
         with self._lock:
             pending = self._pending_calls.pop(run_id, None)
-            if pending is None or usage.get("total_cost") == 0:  # as LangChain marks what is cached
+            is_cached = usage.get("total_cost") == 0  # as LangChain marks it
+            if pending is None or message is None or is_cached:
                 return
             model = message.response_metadata.get("model_name") or "unknown"
             tokens = {name: usage.get(name, 0) for name in ("input_tokens", "output_tokens")}

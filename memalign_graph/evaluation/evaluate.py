@@ -102,7 +102,7 @@ async def _evaluate(
         if settings.learning_curve:
             curve = await _run_learning_curve(io, main.for_stage("curve"), folds[0])
         used = {item.episode_id: item for fold in folds for item in fold.feedback}.values()
-        run = _run_settings(criterion, used, len(folds), settings, alignments)
+        run = _run_settings(criterion, used, folds, settings, alignments)
         scores, comparisons = _score_judges(cases, list(alignments), criterion.scale, run)
         return Report(
             criterion=criterion,
@@ -298,17 +298,21 @@ def _score_judges(
 def _run_settings(
     criterion: Criterion,
     feedback: Collection[Feedback],
-    folds: int,
+    folds: Sequence[dataset.Fold],
     settings: Options,
     alignments: Mapping[str, Alignment],
 ) -> RunSettings:
-    contents = sorted(digest([item.episode_id, item.value, item.rationale]) for item in feedback)
+    learned = {item.episode_id for fold in folds for item in fold.train}
+    contents = sorted(
+        digest([item.episode_id, item.value, item.rationale, item.episode_id in learned])
+        for item in feedback
+    )
     return RunSettings(
         version=version("memalign-graph"),
         created_at=datetime.now(UTC),
         data=digest([criterion.to_json(), contents]),
         feedback=len(feedback),
-        folds=folds,
+        folds=len(folds),
         group_by=settings.group_by if isinstance(settings.group_by, str) else "a function",
         seed=settings.seed,
         resamples=settings.resamples,
@@ -318,7 +322,7 @@ def _run_settings(
                 "distill_model": _name(alignment.judge.distill_model or alignment.judge.model),
                 "embeddings": embedder_id(alignment.judge.embeddings),
                 **alignment.judge.model_dump(mode="json", exclude=_NAMED_OTHERWISE),
-                **alignment.model_dump(include={"learn_from", "guard"}),
+                **alignment.model_dump(mode="json", exclude={"judge"}),
             }
             for name, alignment in alignments.items()
         },

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from langchain_core.caches import InMemoryCache
+from langchain_core.outputs import LLMResult
 from langchain_core.tracers import LangChainTracer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
@@ -72,6 +74,11 @@ async def test_usage_is_counted_by_criterion_and_purpose(bench: Bench) -> None:
         await run(bench.judge_graph(model=server.chat_model(max_retries=0)), OTHER)
     server.chat_model().invoke("Well?", {"callbacks": [ledger]})  # not of a judge
     assert counted(ledger) == usage
+    started = {tracing.CRITERION: TONE, tracing.PURPOSE: "judge"}
+    for empty in (LLMResult(generations=[]), LLMResult(generations=[[]])):
+        ledger.on_chat_model_start(run_id=UUID(int=1), metadata=started)
+        ledger.on_llm_end(empty, run_id=UUID(int=1))
+    assert (counted(ledger), ledger._pending_calls) == (usage, {})
 
 
 async def test_opentelemetry_spans_have_the_request_and_the_decision(bench: Bench) -> None:

@@ -389,8 +389,11 @@ async def test_report_names_its_run_and_can_be_loaded(call: Caller) -> None:
     assert (settings.seed, settings.resamples, settings.feedback) == (4, 20, 8)
     assert settings.judges["aligned"]["k"] == 3
     assert "text-embedding" in settings.judges["aligned"]["embeddings"]
-    other = await call.evaluate(CRITERION, [*GIVEN[1:], record(90)], k=3)
+    other = await call.evaluate(CRITERION, [*GIVEN[1:], record(90)], k=3, batch_size=7)
     assert other.settings.data != settings.data
+    assert other.settings.judges["aligned"]["batch_size"] == 7
+    splits = [await call.evaluate(CRITERION, GIVEN[:n], test=GIVEN[n:]) for n in (4, 5)]
+    assert len({settings.data, *(split.settings.data for split in splits)}) == 3
     assert Report.model_validate_json(report.model_dump_json()) == report
     with pytest.raises(KeyError, match="was not measured"):
         report.metric("nobody", "kappa")
