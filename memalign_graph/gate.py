@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict, Unpack
 
 from memalign_graph import conversation
+from memalign_graph.agreement import value_or_none
 from memalign_graph.conversation import Turn, TurnState
 from memalign_graph.errors import InvalidInputError, MemAlignError, StoreError
 from memalign_graph.graphs import create_review_graph
@@ -180,7 +181,7 @@ class QualityGate:
             return self._verdict(turn, critique=_CHANGED, **outcome)
         feedback = result["feedback"] and Feedback.model_validate(result["feedback"])
         # A comment without a value is no approval.
-        value = judgment.value if feedback is None else feedback.value
+        value = value_or_none((feedback or judgment).value, self.criterion.scale)
         passed = value is not None and self.rule.passes(value)
         critique = ""
         if not passed:

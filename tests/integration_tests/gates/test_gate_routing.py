@@ -62,6 +62,11 @@ async def test_decided_value_is_compared_with_passing_values(bench: Bench) -> No
         assert gate["judgment"]["value"] == 5
     assert statuses == {4: "accepted", 3: "exhausted", 5: "accepted", None: "exhausted"}
     assert len(await bench.episodes(criterion=score)) == 3
+    await bench.invoke(graph, asked(), "rescaled")
+    rescaled = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=3)})
+    graph = gated(bench, Writer(), rescaled, passes=2, review="always", revise=None)
+    gate = (await bench.resume(graph, {"type": "ignore"}, "rescaled"))["quality_gate"]
+    assert (gate["value"], gate["status"]) == (None, "exhausted")
 
 
 async def test_critique_names_the_guidelines_reported_as_broken(bench: Bench) -> None:
