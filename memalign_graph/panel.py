@@ -14,6 +14,7 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import Field, SkipValidation
 from typing_extensions import TypedDict, Unpack
 
+from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import (
     ChatModelError,
     EmbeddingError,
@@ -58,6 +59,7 @@ from memalign_graph.types import Criterion, Example, Feedback, Judgment
 
 logger = logging.getLogger(__name__)
 
+_GONE = "Nothing was learned: the panel has no such criterion."
 _STORED = "The feedback is stored, and the next review or alignment distills it"
 
 
@@ -176,13 +178,14 @@ class PanelOutput(TypedDict):
 
 
 class PanelState(RunInput, PanelOutput):
-    """All channels of a panel's graph; the last three are private."""
+    """All channels of a panel's graph; the last five are private."""
 
     broken_guidelines: ByCriterion
     judge_run: dict[str, Any]  # the `example`, its `vector` and the run's `settings`
     judge_memories: ByCriterion
     """What was retrieved for each criterion (`Retrieved`), without the example's vector."""
     judge_failures: ByCriterion  # the class of the error, if a criterion could not be judged
+    learn_failures: ByCriterion  # the error, if the feedback on a criterion was not learned
 
 
 class _PanelGraph(StateGraph[Any, Any, Any, Any]):
@@ -238,12 +241,13 @@ def create_panel_graph(
         builder.add_node(Node(judge_one, resources, name=judges[name], parallel=size))
         builder.add_node(Node(learn_one, resources, name=learners[name], parallel=size))
         builder.add_edge("retrieve_episodes", judges[name])
-        builder.add_edge(learners[name], END)
-    builder.add_edge([*judges.values()], "judge_criteria")
-    review_route = route_to_review(lambda state: _decide(review, state))
+        builder.add_edge(judges[name], "judge_criteria")
+        builder.add_edge(learners[name], "learn_criteria")
+    builder.add_edge([*judges.values()], "judge_criteria")  # a saved run may wait for all
+    route = route_to_review(lambda state: _decide(review, state))
     builder.add_conditional_edges(
         "judge_criteria",
-        lambda state: review_route(state) if state["judgments"] else [*judges.values()],
+        lambda state: _rest(judges, judges, state["judgments"], state["errors"]) or route(state),
         ["collect_feedback", *judges.values(), END],
     )
     builder.add_conditional_edges(
@@ -253,10 +257,15 @@ def create_panel_graph(
     )
     builder.add_conditional_edges(
         "learn_criteria",
-        lambda state: [learners[name] for name in state["feedback"]],
-        [*learners.values()],
+        lambda state: _rest(learners, state["feedback"], state["learned"], state["learn_failures"]),
+        [*learners.values(), END],
     )
     return builder
+
+
+def _rest(nodes: State, names: State, done: State, failed: State) -> list[str]:
+    """Return the nodes of the criteria that are left, as node 1 may have had another criterion."""
+    return [nodes[name] for name in names if name in nodes and name not in {**done, **failed}]
 
 
 def _decide(review: Any, state: State) -> Any:
@@ -310,8 +319,7 @@ class _Panel:
                 if own.on_embedding_error == "raise":
                     raise
                 problem = str(error)
-        private = ("broken_guidelines", "judge_memories", "judge_failures")
-        blank = dict.fromkeys((*PanelOutput.__annotations__, *private))
+        blank = dict.fromkeys(PanelState.__annotations__.keys() - RunInput.__annotations__.keys())
         judge_run = {"example": example.to_json(), "settings": settings, "vector": vector}
         return {**blank, "judge_run": {**judge_run, "embedding_error": problem}}
 
@@ -320,13 +328,15 @@ class _Panel:
         state = step.state
         if state["judgments"]:
             return {"aggregate": self._aggregated(state["judgments"], {})}
-        if is_resuming():
+        # A retry has all failures already; only a resumed run judges again.
+        if is_resuming() and getattr(step.runtime.execution_info, "node_attempt", 1) == 1:
             return {"errors": None, "judge_failures": None}
         # In the panel's order, so that the error is the same in each run.
         name = next(name for name in self.resources if name in state["errors"])
-        has_answer = state["judge_failures"][name] == ModelAnswerError.__name__
+        kinds = {kind.__name__: kind for kind in (ModelAnswerError, EmbeddingError)}
+        kind = kinds.get(state["judge_failures"][name], ChatModelError)
         message = f"None of the {len(self.resources)} criteria could be judged: "
-        raise (ModelAnswerError if has_answer else ChatModelError)(message + state["errors"][name])
+        raise kind(message + state["errors"][name])
 
     async def collect_feedback(self, step: NodeCall) -> StateUpdate:
         step.warn_without_checkpointer("panel")
@@ -363,10 +373,11 @@ class _Panel:
     async def learn_criteria(self, step: NodeCall) -> StateUpdate:
         """Embed the example for the memories that learn, if judging did not."""
         judge_run = require_channel(step.state, "judge_run")
+        errors = dict.fromkeys(step.state["feedback"].keys() - self.resources.keys(), _GONE)
         if judge_run["vector"] is not None:
-            return {}
+            return {"errors": errors}
         vector = await self._embed(step, step.example, always=True)
-        return {"judge_run": {**judge_run, "vector": vector}}
+        return {"errors": errors, "judge_run": {**judge_run, "vector": vector}}
 
     async def _embed(self, step: NodeCall, example: Example, *, always: bool = False) -> str | None:
         accesses = [*(await self._readable(step)).values()]
@@ -380,10 +391,9 @@ class _Panel:
             access = resources.memory(step.access.store, step.settings)
             try:
                 await access.refresh(step.io)
+                accesses[name] = access
             except MemAlignError as error:
                 _log_or_raise(name, error)
-            else:
-                accesses[name] = access
         return accesses
 
     def _aggregated(
@@ -392,14 +402,17 @@ class _Panel:
         """Compute the score; an expert's value replaces the judge's."""
         newest_last = [*judgments.items(), *feedback.items()]
         values = {
-            name: fields["value"] for name, fields in newest_last if fields["value"] is not None
+            name: value
+            for name, fields in newest_last
+            if name in self.criteria
+            and (value := value_or_none(fields["value"], self.criteria[name].scale)) is not None
         }
         return None if self.aggregate is None else self.aggregate(values)
 
 
 def _log_or_raise(name: str, error: MemAlignError) -> None:
     """Log what fails for one criterion alone; raise what would fail for all."""
-    if isinstance(error, InvalidInputError | EmbeddingError | StoreError):
+    if isinstance(error, InvalidInputError | StoreError):
         raise error
     logger.warning("The panel continues without %r: %s", name, error)
 
@@ -414,9 +427,8 @@ async def judge_one(step: NodeCall) -> StateUpdate:
         own = replace(step, state={**step.state, "judge_memory": retrieved.to_json()})
         memory = (await judging.assemble_guidelines(own))["judge_memory"]
         with_vector = {**memory, "vector": judge_run["vector"]}
-        update = await judging.judge_example(
-            replace(step, state={**step.state, "judge_memory": with_vector})
-        )
+        own = replace(step, state={**step.state, "judge_memory": with_vector})
+        update = await judging.judge_example(own)
     except MemAlignError as error:
         _log_or_raise(name, error)
         return {"errors": {name: str(error)}, "judge_failures": {name: type(error).__name__}}
@@ -433,6 +445,8 @@ async def judge_one(step: NodeCall) -> StateUpdate:
 async def learn_one(step: NodeCall) -> StateUpdate:
     """Learn from the expert's feedback on one criterion."""
     name, judge_run = step.resources.criterion.name, require_channel(step.state, "judge_run")
+    if name not in step.state["feedback"]:  # the node was another criterion's
+        return {}
     own = {"feedback": step.state["feedback"][name], "judge_lesson": {}}
     own |= {"judge_memory": {"vector": judge_run["vector"]}}
     step = replace(step, state={**step.state, **own})
@@ -440,14 +454,15 @@ async def learn_one(step: NodeCall) -> StateUpdate:
         if not step.feedback.agrees:
             step = replace(step, state={**step.state, **await distill_feedback(step)})
         learned = (await commit_memory(step))["learned"]
+        if learned is None or learned["episode_ids"]:
+            return {"learned": {name: learned}}
+        problem = f"{_STORED}: {' '.join(learned['warnings'])}"
     except MemAlignError as error:
         _log_or_raise(name, error)
         # The feedback is stored before a model is called.
         is_kept = isinstance(error, ChatModelError | ModelAnswerError)
-        return {"errors": {name: f"{_STORED if is_kept else 'Nothing was learned'}: {error}"}}
-    if learned is not None and not learned["episode_ids"]:
-        return {"errors": {name: f"{_STORED}: {' '.join(learned['warnings'])}"}}
-    return {"learned": {name: learned}}
+        problem = f"{_STORED if is_kept else 'Nothing was learned'}: {error}"
+    return {"errors": {name: problem}, "learn_failures": {name: problem}}
 
 
 def _judgments(state: State) -> dict[str, Judgment]:

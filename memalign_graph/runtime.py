@@ -69,7 +69,7 @@ def is_nested(runtime: Runtime[Any]) -> bool:
 
 
 def is_resuming() -> bool:
-    """Return whether this is the first step of a run that continues an interrupted one."""
+    """Return whether this is the first step of a resumed run, or a node that is tried again."""
     return bool(ensure_config()["configurable"].get(_RESUMING))  # empty outside of a run
 
 

@@ -6,19 +6,26 @@ from typing import Any
 
 import pytest
 from langgraph.graph import START, StateGraph
+from langgraph.types import RetryPolicy
 
 from memalign_graph import (
     Aggregate,
+    Categorical,
     ChatModelError,
     Criterion,
     EmbeddingError,
+    Feedback,
     InvalidInputError,
+    JudgeMemory,
     ModelAnswerError,
     StoreError,
     create_panel_graph,
     models,
 )
+from memalign_graph import panel as panel_module
+from memalign_graph.runtime import NodeCall
 from tests.conftest import CASE, COLD, DOWN, EVERY_WAY, OTHER, Bench, Graph, distillings, judgings
+from tests.integration_tests.gates.support import models as bench_models
 from tests.integration_tests.panels.support import (
     ASPECTS,
     FACTS,
@@ -325,3 +332,90 @@ async def test_failing_embedding(bench: Bench) -> None:
     assert (await bench.state(fresh, "u")).values["feedback"].keys() == {"facts"}
     result = await bench.invoke(fresh, None, "u")
     assert len(result["learned"]["facts"]["guidelines"]) == 1
+
+
+async def test_retried_failure_of_all_judges_is_bounded(bench: Bench) -> None:
+    builder = create_panel_graph(THREE, **bench_models(bench))
+    builder.set_node_defaults(retry_policy=RetryPolicy(0, max_attempts=3, jitter=False))
+    graph = bench.compile(builder)
+    bench.server.rules = [Rule(lambda _: True, reply=DOWN)]
+    with pytest.raises(ChatModelError, match="None of the 3 criteria"):
+        await bench.invoke(graph, CASE)
+    assert len(judgings(bench.server)) == len(THREE)
+    bench.server.rules = []
+    assert (await bench.invoke(graph, None))["judgments"].keys() == set(NAMES)
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch, operation: str, name: str) -> None:
+    """Let the operation on one criterion fail as if the store failed, once."""
+    operate, failures = getattr(panel_module, operation), [StoreError("The disk is full")]
+
+    async def fail(step: NodeCall, *more: Any) -> Any:
+        if step.resources.criterion.name == name and failures:
+            raise failures.pop()
+        return await operate(step, *more)
+
+    monkeypatch.setattr(panel_module, operation, fail)
+
+
+CHANGED: list[tuple[Sequence[Criterion], set[str]]] = [
+    ([FACTS, TONE], set()),
+    ([LENGTH, FACTS, TONE], set()),
+    ([TONE, LENGTH], {"facts"}),
+]
+
+
+@pytest.mark.parametrize(("changed", "lost"), CHANGED)
+async def test_stopped_run_goes_on_in_a_changed_panel(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, changed: Sequence[Criterion], lost: set[str]
+) -> None:
+    options: Any = {"aggregate": Aggregate(passes=0.5)}
+    failing_once(monkeypatch, "retrieve", "facts")
+    with pytest.raises(StoreError):
+        await bench.invoke(panel(bench, [TONE, FACTS], **options), CASE, "judging")
+    result = await bench.invoke(panel(bench, changed, **options), None, "judging")
+    assert result["judgments"].keys() >= {criterion.name for criterion in changed}
+    assert result["aggregate"]["missing"] == []
+
+    graph = reviewed(bench, [TONE, FACTS])
+    await bench.invoke(graph, CASE)
+    failing_once(monkeypatch, "commit_memory", "facts")
+    with pytest.raises(StoreError):
+        await bench.resume(graph, {"tone": COLD, "facts": COLD})
+    result = await bench.invoke(reviewed(bench, changed), None)
+    assert result["learned"].keys() == {"tone", "facts"} - lost
+    assert result["errors"].keys() == lost
+
+
+def of_level(scale: Categorical) -> Criterion:
+    return TONE.model_copy(update={"name": "level", "scale": scale})
+
+
+async def test_value_of_a_former_scale_is_missing_in_the_score(bench: Bench) -> None:
+    former = [of_level(Categorical(choices=("Poor", "Fair"), ordered=True)), TONE]
+    scale = Categorical(choices=("Poor", "Good"), ordered=True)
+    rule = Aggregate(vetoes={"level": "Good"})
+    bench.server.rules = judged(level="Fair")
+    await bench.invoke(reviewed(bench, former), CASE)
+    graph = reviewed(bench, [of_level(scale), TONE], aggregate=rule)
+    aggregate = (await bench.resume(graph, {"tone": True}))["aggregate"]
+    assert (aggregate["missing"], aggregate["passed"], aggregate["score"]) == (["level"], False, 1)
+
+
+async def test_memory_with_other_vectors_fails_alone(bench: Bench) -> None:
+    def embedder(size: int) -> Any:
+        embed = lambda texts: [[1.0] * size for _ in texts]  # noqa: E731 - named below
+        embed.name = "embedder-v1"  # type: ignore[attr-defined] # its name in the memory
+        return embed
+
+    for item, size in ((TONE, 3), (FACTS, 5)):
+        memory = JudgeMemory(bench.store, item, embeddings=embedder(size))
+        memory.remember([Feedback.model_validate({**OTHER, **COLD})])
+    graph = reviewed(bench, embeddings=embedder(5))
+    result = await bench.invoke(graph, CASE)
+    assert result["judgments"].keys() == {"facts", "length"}
+    assert "vectors of 5 dimensions" in result["errors"]["tone"]
+    result = await bench.resume(graph, dict.fromkeys(NAMES, COLD))
+    assert (result["learned"].keys(), result["errors"].keys()) == ({"facts", "length"}, {"tone"})
+    with pytest.raises(EmbeddingError, match="None of the 1 criteria could be judged"):
+        await bench.invoke(panel(bench, [TONE], embeddings=embedder(5)), CASE, "alone")
