@@ -4,14 +4,14 @@ Feedback that a model can't distill stays pending and is tried a few times.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from memalign_graph.alignment.comment_questions import distill_comments, drop_refuted
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.asking import ask_with_retry, with_schema
-from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
+from memalign_graph.errors import ChatModelError, ModelAnswerError, enumerate_ids, is_about_prompt
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -45,6 +45,11 @@ _MAX_SOURCES = 50
 
 MAX_ATTEMPTS = 3
 """Attempts to distill feedback or a guideline."""
+
+_GIVEN_UP = (
+    "{} {} could not be distilled in {} attempts, and are not tried again until they, the model or "
+    "its settings change: {}."
+)
 
 
 class NoWordingError(ModelAnswerError):
@@ -234,6 +239,14 @@ def can_be_tried(
     """Return whether the source's attempts are not used up since it last changed."""
     # Mostly nothing has failed; the ids of attempts take longer than reading the feedback.
     return not access.view.has_failures() or bool(_attempts_left(access, chat, source))
+
+
+def given_up(
+    access: MemoryAccess, chat: BaseChatModel, kind: str, sources: Iterable[Episode | Guideline]
+) -> list[str]:
+    """Return a warning about sources whose attempts are used up, if there are any."""
+    ids = sorted(source.id for source in sources if not can_be_tried(access, chat, source))
+    return [_GIVEN_UP.format(len(ids), kind, MAX_ATTEMPTS, enumerate_ids(ids))] if ids else []
 
 
 def count_unused(

@@ -347,15 +347,24 @@ class ProposalMerger:
 def resolve_conflicts(
     conflicts: Sequence[Conflict], decisions: Mapping[str, str] | None = None
 ) -> list[GuidelineOperation]:
-    """Retire the loser of each conflict, if it has one."""
-    lost: set[str] = set()
+    """Retire the loser of each conflict, if it has one.
+
+    A guideline that has lost retires no other: those that lose no conflict come first.
+    """
     operations: list[GuidelineOperation] = []
-    for conflict in conflicts:
-        choice = (decisions or {}).get(conflict.id, conflict.default)
-        winner, loser = _winner_and_loser(conflict, choice)
-        if choice == "both" or not lost.isdisjoint([winner.guideline_id, loser.guideline_id]):
-            continue  # a guideline that has lost already retires no other
-        lost.add(loser.guideline_id)
+    unsettled = [
+        (conflict, *_winner_and_loser(conflict, choice))
+        for conflict in conflicts
+        if (choice := (decisions or {}).get(conflict.id, conflict.default)) != "both"
+    ]
+    while unsettled:
+        losers = {loser.guideline_id for _, _, loser in unsettled}
+        unbeaten = (each for each in unsettled if each[1].guideline_id not in losers)
+        conflict, winner, loser = next(unbeaten, unsettled[0])
+        lost = loser.guideline_id
+        unsettled = [
+            each for each in unsettled if lost not in (each[1].guideline_id, each[2].guideline_id)
+        ]
         is_decided = conflict.id in (decisions or {})
         operations.append(
             GuidelineOperation(

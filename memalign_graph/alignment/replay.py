@@ -80,19 +80,24 @@ async def replay(
     retained, broken = [*operations], list[BrokenCase]()
     while True:
         agree_now = await run.agreeing(cases, run.guidelines_after(retained))
-        won = len(agree_now - agreed - run.failed.keys())
+        won = agree_now - agreed - run.failed.keys()
         lost_ids = agreed - agree_now - run.failed.keys()
         lost = [case for case in cases if case.example_id in lost_ids]
         # Cases that are lost without any operation have regressed by new episodes in the prompt.
         by_guidelines = await run.agreeing(lost, run.guidelines_after([]))
-        if not retained or not _is_beyond_chance(len(by_guidelines), won):
+        # Neither do cases count that new episodes have won.
+        asked = [case for case in cases if case.example_id in won and len(by_guidelines) > _SLACK]
+        won_by_guidelines = won - await run.agreeing(asked, run.guidelines_after([]))
+        if not retained or not _is_beyond_chance(len(by_guidelines), len(won_by_guidelines)):
             break
         blamed = [case for case in lost if case.example_id in by_guidelines]
         fault = await run.find_fault(retained, blamed)
         if fault is None:
             break
         operation, regressed = fault
-        retained.remove(operation)
+        # What the dropped guideline was to replace stays, too.
+        key = operation.guideline_id or ""
+        retained = [item for item in retained if item != operation and item.superseded_by != key]
         broken += [run.broken_case(operation, case) for case in regressed]
     report(len(cases), len(cases))
     agreed -= run.failed.keys()
@@ -101,7 +106,7 @@ async def replay(
         cases=len(cases),
         agreed_before=len(agreed),
         agree_after=len(agreed) - len(lost),
-        newly_agree=won,
+        newly_agree=len(won - run.failed.keys()),
         chat_calls=io.usage.chat_calls - calls,
         broken=broken,
         turned_by_episodes=[
@@ -215,10 +220,11 @@ async def select_cases(
     ranked = sorted(similarities, key=lambda key: (-similarities[key], key))
     near_ids = [row.id for key in ranked for row in view.rows_for_vector(key)]
     near = replay_cases_from((await access.episodes(io, near_ids)).values(), scale)
-    rest = [row.id for row in view.rows() if row.id not in set(near_ids)]
+    rest = {row.vector_key: None for row in view.rows() if row.vector_key not in similarities}
     # Seeded by the version, so that a run that is repeated judges the same cases.
     rng = random.Random(view.version)  # noqa: S311 - nothing secret
-    sampled_ids = rng.sample(rest, min(len(rest), count))
+    drawn = rng.sample([*rest], min(len(rest), count))
+    sampled_ids = [row.id for key in drawn for row in view.rows_for_vector(key)]
     sampled = replay_cases_from((await access.episodes(io, sampled_ids)).values(), scale)
     nearest = near[: max(count - count // _SAMPLED_SHARE, 1)]
     return list({case.example_id: case for case in [*nearest, *sampled, *near]}.values())[:count]

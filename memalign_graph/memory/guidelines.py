@@ -238,20 +238,11 @@ class GuidelineTable:
         """Return whether a guideline is newer than the feedback against it, or outweighs it."""
         if not self._bylines or not sources:
             return False
-        stays = self._is_newer(guideline, sources) or outweighs(
-            self._bylines, guideline.episode_ids, sources
-        )
+        own, bylines = guideline.episode_ids, self._bylines
+        stays = newest(bylines, own) > newest(bylines, sources) or outweighs(bylines, own, sources)
         if stays:
             self.outweighing[guideline.id] = guideline.text
         return stays
-
-    def _is_newer(self, guideline: Guideline, sources: Sequence[str]) -> bool:
-        return newest(self._bylines, guideline.episode_ids) > newest(self._bylines, sources)
-
-    def _overrules(self, guideline: Guideline, sources: Sequence[str]) -> bool:
-        """Return whether a guideline is newer than feedback that does not outweigh it."""
-        own = guideline.episode_ids
-        return self._is_newer(guideline, sources) and not outweighs(self._bylines, sources, own)
 
     def _revise(self, operation: GuidelineOperation, sources: list[str]) -> str:
         target, text = self._target(operation), operation.text or ""
@@ -289,7 +280,9 @@ class GuidelineTable:
         target = self._target(operation)
         stays = target is not None and self._stays(target, sources)
         instead = operation.superseded_by
-        if operation.text and not (target is not None and self._overrules(target, sources)):
+        own, bylines = [] if target is None else target.episode_ids, self._bylines
+        is_older = newest(bylines, sources) < newest(bylines, own)
+        if operation.text and (not is_older or outweighs(bylines, sources, own)):
             instead = self._add(operation.as_addition(), sources)
         if target is None and not operation.text and key not in self.after:
             self._report(operation, None, sources)  # retired by an earlier operation, or meanwhile

@@ -12,12 +12,12 @@ from typing import Any
 
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.distill import (
-    MAX_ATTEMPTS,
     NoWordingError,
     can_be_tried,
     commit_redistilled,
     distill_in_batches,
     failed,
+    given_up,
     pack_batches,
     reword,
 )
@@ -65,10 +65,6 @@ _UNJUDGED = (
 )
 _NOT_REPLAYED = "{} seen case(s) could not be judged again and do not count. The first error: {}"
 _DROPPED = "the replay dropped its new wording, which regresses more seen cases than it fixes"
-_GIVEN_UP = (
-    "{} {} could not be distilled in {} attempts, and are not tried again until they, the model or "
-    "its settings change: {}."
-)
 _LEFT_OUT = (
     "Batch {} of {} was not distilled. Its feedback stays pending for the next alignment. {}"
 )
@@ -218,9 +214,7 @@ async def _pack(step: _Call, warnings: list[str]) -> list[Lesson]:
     pending = [*(await access.episodes(io, (await access.refresh(io)).pending())).values()]
     outdated = await access.pending_guidelines(io)
     for kind, items in (("piece(s) of feedback", pending), ("pending guideline(s)", outdated)):
-        ids = sorted(item.id for item in items if not can_be_tried(access, chat, item))
-        if ids:
-            warnings.append(_GIVEN_UP.format(len(ids), kind, MAX_ATTEMPTS, enumerate_ids(ids)))
+        warnings += given_up(access, chat, kind, items)
     waiting = [episode for episode in pending if can_be_tried(access, chat, episode)]
     batches = pack_batches(
         waiting,
@@ -262,6 +256,7 @@ async def distill_batches(step: _Call) -> StateUpdate:
     reworded, distilled = sum(rewordings, DistillResult()), sum(proposals, DistillResult())
     truncated = distilled.truncated_ids
     return step.learned(
+        batches=[batches[n] for n, result in results.items() if result.read],
         proposals=[dump_operations(result.operations) for result in proposals if result.operations],
         prompts=[list(result.read) for result in proposals],
         read=distilled.read,

@@ -10,6 +10,7 @@ from memalign_graph.alignment.distill import (
     commit_redistilled,
     count_unused,
     distill_in_batches,
+    given_up,
     reword_pending,
 )
 from memalign_graph.asking import ask_with_retry
@@ -112,7 +113,8 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         # A comment says more than a value alone, of which there may be thousands.
         rows.sort(key=lambda row: (not row.content.get("rationale"), row.given_at, row.id))
         pending = await access.episodes(io, [row.id for row in rows[:_MAX_PENDING]])
-        waiting = [episode, *pending.values()]
+        warnings += given_up(access, chat, "piece(s) of feedback", [episode])
+        waiting = [*([] if warnings else [episode]), *pending.values()]
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
         used = {key for operation in result.operations for key in operation.episode_ids}
         # Pending for now: another review may be distilling it.
@@ -125,7 +127,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     except (ChatModelError, InvalidInputError) as error:
         # The expert's feedback is stored, so a later run can learn from it.
         warnings.append(_NOT_DISTILLED.format(episode.id, error))
-        logger.warning("%s", warnings[0])
+        logger.warning("%s", warnings[-1])
     warnings += [*result.warnings, *rewordings.warnings]
     learned = {
         "operations": dump_operations(result.operations),

@@ -77,7 +77,10 @@ def read_distilled(
     words = _PromptWords.of(prompt)
     read = _read_questions if prompt.is_for_questions else _read_operations
     operations, most = read(answer, prompt, words), prompt.max_operations
-    if len(operations) > most and not drop_rejected:
+    # Feedback that is the source of nothing else would count as distilled. A wording has all of it.
+    used = {key for operation in operations[:most] for key in operation.episode_ids}
+    loses_feedback = most > 1 and any(used.isdisjoint(each.episode_ids) for each in operations)
+    if len(operations) > most and (loses_feedback or not drop_rejected):
         raise ValueError(f"it has {len(operations)} operations: give at most {most}")
     accepted, rejected = list[GuidelineOperation](), dict[str, tuple[str, str]]()
     for operation in operations[:most]:

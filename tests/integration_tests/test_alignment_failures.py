@@ -57,6 +57,7 @@ async def test_only_the_failing_case_stays_pending(bench: Bench, failure: str) -
     assert any("case 5" in (item.rationale or "") for item in waiting)
     learned = sum(len(guideline.episode_ids) for guideline in await bench.guidelines())
     assert learned == 12 - len(waiting)
+    assert report["batches"] == (5 if kind is ChatModelError else 6)
     [warning] = report["warnings"]
     assert bench.server.chat_model().model_name in warning
     if kind is ModelAnswerError:

@@ -93,6 +93,17 @@ async def test_reviews_after_a_refused_one_learn(
     assert waiting(await bench.episodes()) == []
 
 
+async def test_refused_feedback_that_an_expert_repeats_is_tried_three_times(bench: Bench) -> None:
+    bench.server.responder = Filter()
+    graph, counts = bench.review_graph(model=bench.server.chat_model(max_retries=0)), []
+    for number in range(5):
+        count = len(distillings(bench.server))
+        learned = await review(bench, graph, bad(), str(number))
+        counts.append(len(distillings(bench.server)) - count)
+    assert [count > 0 for count in counts] == [True, True, True, False, False]
+    assert "could not be distilled in 3 attempts" in learned["warnings"][0]
+
+
 @pytest.mark.parametrize("missing", ["value", "rationale"])
 async def test_reviews_give_up_refused_feedback_that_came_in_parts(
     bench: Bench, missing: str

@@ -186,13 +186,14 @@ def losers(conflicts: Any, decisions: Any = None) -> dict[str | None, str | None
 
 def test_what_has_lost_decides_nothing() -> None:
     chain = [conflict(1, "a", "b"), conflict(2, "a", "c", "first"), conflict(3, "b", "d")]
-    # a lost to b: it does not put c out; b lost to d after that.
-    assert losers(chain) == {"a": "b", "b": "d"}
+    # b lost to d: it does not put a out, which puts c out. The order is no matter.
+    assert losers(chain) == losers(chain[::-1]) == {"b": "d", "c": "a"}
     assert losers([conflict(1, "a", "b"), conflict(2, "b", "a", "second")]) == {"a": "b"}
     assert losers([conflict(1, "a", "b"), conflict(2, "a", "c")]) == {"a": "b"}
     # An expert is told of a decision that another one overrules.
     decisions = {"C1": "second", "C2": "first", "C3": "both"}
     resolved = resolve_conflicts(chain, decisions)
+    assert resolved == resolve_conflicts(chain[::-1], decisions)
     [warning] = overruled_warnings(chain, decisions, resolved)
     assert warning.startswith("C2: 'Rule c.' stays, because 'Rule a.', which was to replace it,")
 

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
@@ -44,9 +43,13 @@ def on_arc(texts: Sequence[str]) -> list[list[float]]:
     return [[math.cos(angle), math.sin(angle)] for angle in angles]
 
 
-def remembered(count: int) -> tuple[JudgeMemory, list[Episode]]:
+def remembered(count: int, authors: str = "a") -> tuple[JudgeMemory, list[Episode]]:
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=on_arc)
-    cases = [{"inputs": f"Case {number}", "outputs": ".", "value": True} for number in range(count)]
+    cases = [
+        {"inputs": f"Case {number}", "outputs": ".", "value": True, "author": author}
+        for number in range(count)
+        for author in authors
+    ]
     return memory, memory.remember(cases)
 
 
@@ -54,11 +57,21 @@ def replayed(
     memory: JudgeMemory,
     judge: Callable[[int, set[str]], bool],
     operations: Sequence[GuidelineOperation],
+    before_new: Callable[[int], bool] | None = None,
 ) -> tuple[list[GuidelineOperation], Replay]:
-    """Replay with a judge that is told a case's number and the guidelines' texts."""
+    """Replay with a judge that is told a case's number and the guidelines' texts.
 
-    async def judge_case(example: Example, guidelines: Sequence[Guideline], _: Any) -> bool:
-        return judge(int(str(example.inputs).split()[1]), {each.text for each in guidelines})
+    `before_new` is its verdict without the new episode, the first one.
+    """
+    new = memory.episodes()[0].id
+
+    async def judge_case(
+        example: Example, guidelines: Sequence[Guideline], excluded: frozenset[str]
+    ) -> bool:
+        number = int(str(example.inputs).split()[1])
+        if before_new is not None and new in excluded:
+            return before_new(number)
+        return judge(number, {each.text for each in guidelines})
 
     return run_sync(
         replay(
@@ -67,7 +80,7 @@ def replayed(
             judge_case,
             operations,
             before=[],
-            new_episodes=[],
+            new_episodes=[new],
             max_cases=20,
             limit=1,
             report=lambda _done, _all: None,
@@ -112,6 +125,27 @@ def test_a_guideline_that_fixes_as_many_cases_as_it_regresses_stays() -> None:
     assert (outcome.newly_agree, outcome.agreed_before, outcome.agree_after) == (4, 6, 3)
 
 
+def test_cases_that_new_episodes_win_do_not_outweigh_those_a_guideline_loses() -> None:
+    memory, episodes = remembered(16)
+    kept, outcome = replayed(
+        memory,
+        lambda number, texts: number > 7 or not texts,
+        [add("A.", episodes[0].id)],
+        lambda number: number < 8,
+    )
+    assert (kept, outcome.newly_agree) == ([], 8)
+
+
+def test_what_a_dropped_guideline_was_to_replace_stays() -> None:
+    memory, episodes = remembered(6)
+    old = memory.add_guideline("Old.")
+    new = add("A.", episodes[0].id).model_copy(update={"guideline_id": "a"})
+    retiring = {"action": "retire", "guideline_id": old.id, "superseded_by": "a"}
+    operations = [new, GuidelineOperation.model_validate({**retiring, "settled": True})]
+    kept, outcome = replayed(memory, lambda _, texts: "A." not in texts, operations)
+    assert (kept, len(outcome.broken)) == ([], 6)
+
+
 def test_one_in_four_of_the_cases_judged_again_is_a_sample_of_all() -> None:
     memory, episodes = remembered(100)
     choosing = select_cases(SYNC, memory.access, [add("Be kind.", episodes[0].id)], 20)
@@ -119,3 +153,9 @@ def test_one_in_four_of_the_cases_judged_again_is_a_sample_of_all() -> None:
     assert chosen[:15] == list(range(15))
     assert len({*chosen[15:]}) == 5
     assert min(chosen[15:]) >= 20
+
+
+def test_sampled_cases_have_all_their_experts() -> None:
+    memory, episodes = remembered(100, "abc")
+    choosing = select_cases(SYNC, memory.access, [add("Be kind.", episodes[0].id)], 20)
+    assert [len(case.episodes) for case in run_sync(choosing)] == [3] * 20

@@ -134,6 +134,14 @@ def test_surplus_operations_are_ignored() -> None:
     assert warning.startswith("The model answered with 3 operations and not with at most 2")
 
 
+def test_feedback_behind_surplus_operations_is_not_read() -> None:
+    both = prompt(FIRST, SECOND, guidelines=[], max_operations=2)
+    items = [add(f"A reply names the {part}.") for part in ("day", "price")]
+    answer = operations(*items, add("A reply names the team.", feedback=["F2"]))
+    with pytest.raises(ValueError, match="it has 3 operations: give at most 2"):
+        read_distilled(answer, both, drop_rejected=True)
+
+
 WRONG: list[tuple[Any, str]] = [
     ({}, "no list"),
     ({"operations": ["add"]}, "no object"),
