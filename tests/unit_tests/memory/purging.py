@@ -163,3 +163,10 @@ def ask(saver: BaseCheckpointSaver[Any], name: str, question: object) -> None:
 
 def threads_in(saver: BaseCheckpointSaver[Any]) -> set[str]:
     return {checkpoint.config["configurable"]["thread_id"] for checkpoint in saver.list(None)}
+
+
+def quoted(memory: JudgeMemory) -> Feedback:
+    """Remember planted feedback; returns that of another expert, whose judgment quotes it."""
+    episode = memory.remember(comment("one", "It is zqxwhy.", author="zqxann"))
+    judgment = make_judgment(rationale="As one said, zqxwhy counts.", episode_ids=[episode.id])
+    return comment("two", author="bob", judgment=judgment)

@@ -1,27 +1,19 @@
 """Purging removes planted text from all items and from every way to restore it."""
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.embeddings import Embeddings
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from memalign_graph import Episode, Feedback, JudgeMemory, create_review_graph
-from memalign_graph.io import IO, SYNC, run_sync
-from memalign_graph.memory import feedback, learning
-from memalign_graph.memory.facts import PURGE, Fact, clock, new_id
+from memalign_graph import Episode, JudgeMemory, create_review_graph
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory import learning
+from memalign_graph.memory.facts import PURGE, Fact, new_id
 from memalign_graph.memory.index import retrieval_text, vector_key
-from memalign_graph.memory.judgments import find_judgment, keep_judgment
-from memalign_graph.memory.purge import Selection
-from memalign_graph.memory.purge import purge as erase
-from memalign_graph.memory.recall import recall
+from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Evidence, Neighbour
 from tests.builders import keep_reviewed, make_judgment
@@ -31,16 +23,14 @@ from tests.unit_tests.memory.driver import memories
 from tests.unit_tests.memory.purging import (
     MARK,
     WORDS,
-    ask,
     everything_in,
     fill,
     left_in,
     planted,
     purge,
-    threads_in,
+    quoted,
 )
 from tests.unit_tests.memory.stores import (
-    CutOffError,
     WatchedStore,
     commits,
     in_memory,
@@ -206,13 +196,6 @@ def test_judgment_before_a_purge_teaches_nothing_of_it_afterwards(
     assert "As in one." in memory.export_jsonl()
 
 
-def quoted(memory: JudgeMemory) -> Feedback:
-    """Remember planted feedback; returns that of another expert, whose judgment quotes it."""
-    episode = memory.remember(comment("one", "It is zqxwhy.", author="zqxann"))
-    judgment = make_judgment(rationale="As one said, zqxwhy counts.", episode_ids=[episode.id])
-    return comment("two", author="bob", judgment=judgment)
-
-
 @pytest.mark.parametrize("way", ["another worker", "other embeddings"])
 def test_quote_is_in_no_view_and_does_not_return(tmp_path: Path, way: str) -> None:
     with opening(tmp_path / "memory.db") as opener:
@@ -252,62 +235,6 @@ def test_what_is_given_again_after_a_purge_may_be_quoted_again() -> None:
     assert [reopened.episodes()[-1].judgment] == [later.judgment]
     rationales = {each.judgment.rationale for each in memory.episodes() if each.judgment}
     assert rationales == {"", "As one said, zqxwhy counts."}
-
-
-@pytest.mark.parametrize("ahead_s", [0, 60])
-@pytest.mark.parametrize(("kind", "after"), [("words", False), ("facts", False), ("facts", True)])
-def test_quote_stored_during_the_purge_is_removed(
-    monkeypatch: pytest.MonkeyPatch, kind: str, ahead_s: int, *, after: bool
-) -> None:
-    opener = in_memory()
-    here, there = memories(opener, 2)
-    answer, now_us = quoted(here), clock.now_us
-    there.version()
-
-    def purges() -> None:
-        monkeypatch.undo()
-        there.forget(author="zqxann", purge=True)
-
-    monkeypatch.setattr(clock, "now_us", lambda: now_us() + ahead_s * 1_000_000)
-    interleave(
-        lambda io: feedback.remember(io, here.access, [answer]),
-        lambda asked: (
-            isinstance(asked, list) and isinstance(asked[0], PutOp) and kind in asked[0].namespace
-        ),
-        purges,
-        after=after,
-    )
-    assert left_in(everything_in(there.access.store)) == []
-    for memory in (here, there, *memories(opener, 1)):
-        assert MARK not in memory.export_jsonl()
-        assert [episode.author for episode in memory.episodes()] == ["bob"]
-
-
-def test_quote_stored_after_the_last_read_of_a_purge_is_removed() -> None:
-    here, there = memories(in_memory(), 2)
-    answer, reads = quoted(here), count(1)
-    interleave(
-        lambda io: erase(io, here.access, Selection(author="zqxann"), None),
-        lambda asked: "'words'" in repr(asked) and next(reads) == 2,
-        lambda: there.remember(answer),
-        after=True,
-    )
-    assert left_in(everything_in(here.access.store)) == []
-    assert MARK not in there.export_jsonl()
-
-
-def test_quote_of_a_write_that_was_cut_off_is_purged() -> None:
-    here, there = memories(in_memory(), 2)
-    answer = quoted(here)
-    there.version()
-
-    def crash() -> None:
-        raise OSError
-
-    with pytest.raises(OSError):
-        interleave(lambda io: feedback.remember(io, here.access, [answer]), commits, crash)
-    there.forget(author="zqxann", purge=True)
-    assert left_in(everything_in(there.access.store)) == []
 
 
 def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) -> None:
@@ -419,107 +346,6 @@ async def test_purge_removes_the_vectors(bench: Bench) -> None:
         assert memory.access.view.index.get(vector_key(memory.access.embedder.id, text)) is None
 
 
-class SlowSaver(InMemorySaver):
-    """A checkpointer that adds feedback while it lists threads."""
-
-    def __init__(self, say: Callable[[], object]) -> None:
-        super().__init__()
-        self.say: Callable[[], object] | None = say
-
-    def list(self, *args: Any, **options: Any) -> Any:
-        if self.say is not None:
-            say, self.say = self.say, None
-            say()
-        return super().list(*args, **options)
-
-
-@pytest.mark.parametrize("case", ["one", "another"])
-def test_feedback_given_while_threads_are_read_is_purged(case: str) -> None:
-    store = InMemoryStore()
-    memory, other = (JudgeMemory(store, CRITERION, embeddings=hashed) for _ in range(2))
-    memory.remember(comment("one", "First zqxwhy.", author="zqxann"))
-    late = comment(case, "Second zqxwhy.", author="zqxann")
-    saver = SlowSaver(lambda: other.remember(late))
-    memory.forget(author="zqxann", purge=True, checkpointer=saver)
-    assert memory.episodes() == []
-    assert left_in(everything_in(store)) == []
-    assert other.episodes() == []
-    assert MARK not in repr(vars(other.access.view)).casefold()
-
-
-def test_feedback_given_after_the_last_read_of_a_purge_is_purged() -> None:
-    here, there = memories(in_memory(InMemoryStore()), 2)
-    here.remember(comment("one", "First zqxwhy.", author="ann"))
-    reads = count(1)
-    interleave(
-        lambda io: erase(io, here.access, Selection(author="ann"), None),
-        lambda asked: "'words'" in repr(asked) and next(reads) == 2,
-        lambda: there.remember(comment("one", "Second zqxwhy.", author="ann")),
-        after=True,
-    )
-    assert here.episodes() == there.episodes() == []
-    assert left_in(everything_in(here.access.store), "zqxwhy") == []
-
-
-@pytest.mark.parametrize(
-    ("way", "kind"),
-    [(way, kind) for way in ("remember", "revise") for kind in ("words", "facts")]
-    + [("revise", "head"), ("check", "head")],
-)
-def test_what_is_stored_during_the_purge_is_purged(way: str, kind: str) -> None:
-    here, there = memories(in_memory(InMemoryStore()), 2)
-    episode = here.remember(comment("one", "First zqxwhy.", author="ann"))
-    by_hand = here.add_guideline("By hand.", author="ann")
-
-    def write(io: IO) -> Any:
-        match way:
-            case "remember":
-                again = comment("one", "Then zqxold.", author="ann")
-                return feedback.remember(io, here.access, [again])
-            case "revise":
-                return feedback.revise(io, here.access, episode.id, {"value": True})
-            case _:
-                answers = {"asked": {episode.example_id: 0.5}}
-                return learning.record_check_answers(io, here.access, answers)
-
-    interleave(
-        write,
-        lambda asked: isinstance(asked, Sequence) and kind in getattr(asked[0], "namespace", ()),
-        lambda: there.forget(episode.id, purge=True),
-        after=kind == "head",
-    )
-    for trace in (MARK, episode.example_id):
-        assert left_in(everything_in(here.access.store), trace) == []
-    assert here.episodes() == there.episodes() == []
-    # A purge by ids is about cases, not about people.
-    assert here.guidelines() == there.guidelines() == [by_hand]
-
-
-def traces_in(memory: JudgeMemory) -> list[str]:
-    """The places of planted words, and the keys of all vectors."""
-    items = everything_in(memory.access.store)
-    return [*left_in(items), *(item.key for item in items if "vectors" in item.namespace)]
-
-
-def test_any_later_purge_completes_one_that_was_cut_off() -> None:
-    here, there = memories(in_memory(), 2)
-    episode, _ = here.remember([planted(), comment("two", author="bob")])
-    keep_reviewed(here.access, episode.example)
-
-    def crash() -> None:
-        raise CutOffError
-
-    with pytest.raises(CutOffError):
-        interleave(
-            lambda io: erase(io, here.access, Selection(author="zqxann"), None),
-            commits,
-            crash,
-            after=True,
-        )
-    there.forget(author="bob", purge=True)
-    assert traces_in(there) == []
-
-
 @pytest.mark.parametrize("question", [None, "Does it name zqxasks?"])
 @pytest.mark.parametrize("text", ["Rule of zqxwhy.", "rule of zqxwhy"])
 def test_distilled_text_that_another_expert_took_over_is_purged(
@@ -543,71 +369,6 @@ def test_purge_leaves_judgments_with_feedback_that_was_given_again_after_an_earl
     memory.forget([again.id])
     memory.forget(author="bob", purge=True)
     assert run_sync(find_judgment(SYNC, memory.access, kept.id)).judgment.id == kept.id
-
-
-@pytest.mark.parametrize("kind", ["facts", "words"])
-def test_of_two_purges_at_the_same_time_none_brings_back_what_the_other_erased(kind: str) -> None:
-    here, there = memories(in_memory(), 2)
-    one = here.remember(comment("one", author="ann"))
-    quotes = make_judgment(rationale="As in one.", episode_ids=[one.id])
-    two = here.remember(comment("two", "It is zqxwhy.", author="bob", judgment=quotes))
-    rules = [op("add", one, text="Of one."), op("add", two, text="Of zqxwhy.")]
-    prompts, read = [[one.id], [two.id]], hashes([one, two])
-    run_sync(learning.commit_lesson(SYNC, here.access, rules, read, prompts=prompts))
-    there.version()
-    interleave(
-        lambda io: erase(io, here.access, Selection(author="ann"), None),
-        lambda asked: (
-            isinstance(asked, Sequence)
-            and {getattr(put, "namespace", ())[-1:] for put in asked} == {(kind,)}
-            and isinstance(asked[0], PutOp)
-        ),
-        lambda: there.forget(author="bob", purge=True),
-    )
-    assert traces_in(here) == []
-
-
-def test_two_purges_at_the_same_time_erase_the_case_they_share() -> None:
-    here, there = memories(in_memory(), 2)
-    one, _ = here.remember([planted(author=author) for author in ("ann", "bob")])
-    keep_reviewed(here.access, one.example)
-    run_sync(learning.record_check_answers(SYNC, here.access, {"asked": {one.example_id: 0.9}}))
-    ask(saver := InMemorySaver(), "case", one.example_id)
-    there.version()
-    interleave(
-        lambda io: erase(io, here.access, Selection(author="ann"), saver),
-        commits,
-        lambda: there.forget(author="bob", purge=True, checkpointer=saver),
-    )
-    assert traces_in(here) == []
-    assert left_in(everything_in(here.access.store), one.example_id) == []
-    assert threads_in(saver) == set()
-
-
-def test_vector_of_a_case_that_is_purged_while_it_is_embedded_is_deleted() -> None:
-    here, there = memories(in_memory(), 2)
-    given = [comment("one", author="ann")]
-    run_sync(feedback.remember(SYNC, here.access, given, embeds=False))
-    interleave(
-        lambda io: recall(io, here.access, QUERY, 5),
-        lambda asked: isinstance(asked, Embeddings),
-        lambda: there.forget(author="ann", purge=True),
-    )
-    assert traces_in(here) == []
-
-
-def test_judgment_kept_during_the_purge_is_deleted() -> None:
-    here, there = memories(in_memory(InMemoryStore()), 2)
-    episode = here.remember(comment("one", "It is zqxwhy.", author="ann"))
-    judgment = make_judgment(
-        rationale="As said: zqxwhy.", episode_ids=[episode.id], memory_version=here.version()
-    )
-    interleave(
-        lambda io: keep_judgment(io, here.access, judgment, QUERY, None, timedelta(days=1)),
-        lambda asked: isinstance(asked, Sequence) and isinstance(asked[0], PutOp),
-        lambda: there.forget(author="ann", purge=True),
-    )
-    assert left_in(everything_in(here.access.store)) == []
 
 
 def test_check_question_of_a_purged_guideline_is_removed() -> None:
