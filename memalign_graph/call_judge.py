@@ -212,9 +212,8 @@ class CallJudge:
             forced.append("judged_wrong")
         if any(warning.startswith(CASE_TOO_LONG) for warning in step.judgment.warnings):
             forced.append("too_long")
-        judge = step.resources.judge
-        if not judge.weighs and not (judge.use_episodes and step.settings["k"]):
-            forced.append("no_similar_episode")  # since none was looked for
+        if not step.finds_similar:
+            forced.append("no_similar_episode")
         update = await decide_review(step, forced=forced)
         judgment = Judgment.model_validate(update["judgment"])
         vector = (step.state["judge_memory"] or {}).get("vector")

@@ -110,7 +110,7 @@ class Reply(NamedTuple):
     content: Any  # the text or the fields; unvalidated
     name: str  # for errors
     judgment_ids: Sequence[Any]  # that the client wrote, wherever it did; unvalidated
-    author: Any  # likewise
+    author: Any  # unvalidated
 
     def edited(self) -> dict[str, Any]:
         if isinstance(self.content, dict):

@@ -179,6 +179,11 @@ class NodeCall:
         return asks_checks(self.judge.checks, self.chat_model)
 
     @property
+    def finds_similar(self) -> bool:
+        """Whether similar cases are looked for, to be shown or weighed."""
+        return self.judge.weighs or (self.judge.use_episodes and self.settings["k"] > 0)
+
+    @property
     def thread_id(self) -> str | None:
         """The thread's id; None without a checkpointer."""
         return saved_thread_id(self.runtime)

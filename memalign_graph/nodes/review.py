@@ -45,7 +45,7 @@ async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) 
         uncertain=uncertain,
         decide=judge.mode,
         vector=decode_optional_vector(require_channel(step.state, "judge_memory").get("vector")),
-        has_neighbors=judge.weighs or (judge.use_episodes and step.settings["k"] > 0),
+        has_neighbors=step.finds_similar,
     )
     if forced:
         reasons = [*forced, *choice.reasons]
