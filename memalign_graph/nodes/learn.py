@@ -114,7 +114,8 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         rows.sort(key=lambda row: (not row.content.get("rationale"), row.given_at, row.id))
         pending = await access.episodes(io, [row.id for row in rows[:_MAX_PENDING]])
         warnings += given_up(access, chat, "piece(s) of feedback", [episode])
-        waiting = [*([] if warnings else [episode]), *pending.values()]
+        new = [episode] if can_be_tried(access, chat, episode) else []
+        waiting = [*new, *pending.values()]
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
         used = {key for operation in result.operations for key in operation.episode_ids}
         # Pending for now: another review may be distilling it.
