@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableLambda
-from langgraph.channels import LastValue
+from langgraph.channels import BinaryOperatorAggregate, LastValue
 from langgraph.graph import END, START, StateGraph, add_messages
 from typing_extensions import TypedDict, Unpack, is_typeddict
 
@@ -26,6 +26,14 @@ _SENT_BACK = "_quality_gates_sent_back"  # ids of drafts that no critique marks,
 def keep_last(_old: Any, new: Any) -> Any:
     """Keep the last write of a step: gates that run concurrently under `Send` share one key."""
     return new
+
+
+class _TurnChannel(BinaryOperatorAggregate[Any]):
+    """Keeps what a gate wrote, also if its turn began in the same step."""
+
+    def update(self, values: Sequence[Any]) -> bool:
+        by_gates = [each for each in values if isinstance(each, Mapping) and "status" in each]
+        return super().update(by_gates or values)
 
 
 def _last_verdict(state: Any, name: str) -> Mapping[str, Any]:
@@ -185,19 +193,22 @@ def _add_node(builder: Graph, node: GateNode) -> None:
     name, turn_key, messages_key = node.gate.name, node.gate.turn_key, node.messages_key
     declared = _keys(builder, builder.state_schema)
     returned = _keys(builder, builder.output_schema)
-    added: dict[str, Any] = {name: Annotated[dict[str, Any], keep_last]}
+    no_verdict = _no_verdict(builder, name)
+    if isinstance(builder.channels.get(name), LastValue):
+        builder.channels[name] = _TurnChannel(Any, keep_last)
+    added: dict[str, Any] = {name: Annotated[dict[str, Any], _TurnChannel(dict, keep_last)]}
     if node.critique_key is not None:
         added[node.critique_key] = Annotated[str, keep_last]
     public = {**added, **declared, **returned}
     # The turn's state is not returned: a gate with this name in a parent graph has its own.
     private = {
-        turn_key: Annotated[dict[str, Any], keep_last],
+        turn_key: Annotated[dict[str, Any], _TurnChannel(dict, keep_last)],
         _SENT_BACK: Annotated[dict[str, bool], operator.or_],
     }
     node_input: Any = TypedDict("GateView", {**public, **private})  # type: ignore[misc] # made here
     output: Any = TypedDict("GatedOutput", public)  # type: ignore[misc] # made here
 
-    def begin_turn(state: Any) -> StateUpdate:
+    async def begin_turn(state: Any) -> StateUpdate:
         destinations = [end for start, end in builder.edges if start == START]
         for branch in builder.branches.get(START, {}).values():
             destinations += (branch.ends or {"anywhere": name}).values()
@@ -205,15 +216,15 @@ def _add_node(builder: Graph, node: GateNode) -> None:
             raise InvalidInputError(
                 "builder: no edge leads from START into the graph. Add one to its first node."
             )
-        if name in destinations:
-            return {}  # the gate runs in this same step, and both would write its keys
         turn = new_turn(conversation.read_key(state, messages_key))
-        return {**_no_verdict(builder, name), turn_key: turn}
+        return {**no_verdict, turn_key: turn}
 
     turn_start = f"{name}{_TURN_START_SUFFIX}"
     builder.add_node(name, node, input_schema=node_input)
     # The input schema of this node also declares the returned keys to LangGraph.
-    builder.add_node(turn_start, begin_turn, input_schema=output)
+    # LangGraph's timeouts are for async nodes.
+    beginning = RunnableLambda(lambda state: run_sync(begin_turn(state)), begin_turn)
+    builder.add_node(turn_start, beginning, input_schema=output)
     builder.add_edge(START, turn_start)
     if returned.keys() >= declared.keys():
         builder.output_schema = output

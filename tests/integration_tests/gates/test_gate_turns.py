@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from memalign_graph import GateVerdict, InvalidInputError, MemAlignContext, create_quality_gate_node
 from memalign_graph.conversation import critique_message, fallback_messages, read_turn
-from tests.conftest import CASE, COLD, CRITERION, DOWN, EVERY_WAY, Bench, Graph, judgings
+from tests.conftest import CASE, COLD, CRITERION, DOWN, EVERY_WAY, Bench, Graph, judgings, thread
 from tests.integration_tests.gates.support import (
     LENGTH,
     QUESTION,
@@ -26,8 +26,10 @@ from tests.integration_tests.gates.support import (
     always,
     asked,
     ended,
+    gate_of,
     gate_on,
     gated,
+    gather,
     inputs,
     judge_rule,
     models,
@@ -187,6 +189,69 @@ async def test_earlier_verdict_is_not_used_for_a_new_answer(bench: Bench, state:
     with pytest.raises(ConnectionError):
         await bench.invoke(graph, asked(AGAIN))
     assert not (await bench.state(graph)).values["quality_gate"]
+
+
+class Gathered(MessagesState):
+    quality_gate: Annotated[list[GateVerdict], gather]
+
+
+def routed(state: Any, ends: Any, writer: Writer) -> Builder:
+    """A graph whose first node a router chooses, perhaps past the gates or to the first one."""
+    first = {"Thanks!": "chat", "So sorry!": "quality_gate"}
+
+    def route(state: Any) -> str:
+        messages = state["messages"] if isinstance(state, dict) else state.messages
+        return first.get(messages[-1].text, "write")
+
+    builder: Builder = StateGraph(state)
+    builder.add_node("write", writer)
+    builder.add_node("chat", lambda _: {"messages": [AIMessage("You are welcome.")]})
+    builder.add_edge("chat", END)
+    return builder.add_conditional_edges(START, route, ends)
+
+
+ROUTERS = pytest.mark.parametrize(
+    "ends", [None, ["chat", "write", "quality_gate"]], ids=["unlabelled", "labelled"]
+)
+
+
+@ROUTERS
+@pytest.mark.parametrize("state", [MessagesState, Kept, KeptModel, Gathered])
+async def test_turn_that_is_routed_past_the_gates_has_no_verdict(
+    bench: Bench, state: Any, ends: Any
+) -> None:
+    builder = gate_on(bench, routed(state, ends, Writer()), accept="length")
+    graph = bench.compile(gate_on(bench, builder, LENGTH, after=None, name="length"))
+    to_gate = {"messages": [("human", AGAIN), ("ai", "So sorry!")]}
+    for question, judged in ((asked(), True), (asked("Thanks!"), False), (to_gate, True)):
+        bench.server.chats.clear()
+        result = await bench.invoke(graph, question)
+        assert len(judgings(bench.server)) == 2 * judged
+        verdicts = [result["length"], gate_of(result)]
+        if state is Gathered:
+            assert verdicts.pop()[-1]["turn"] != result["messages"][-2].id or judged
+        assert all(verdict["let_through"] if judged else not verdict for verdict in verdicts)
+
+
+@ROUTERS
+async def test_routed_turn_keeps_its_context(bench: Bench, ends: Any) -> None:
+    graph = bench.compile(
+        gate_on(bench, routed(MessagesState, ends, Writer()), review="always", max_revisions=1)
+    )
+    await bench.invoke(graph, asked(), context={"memalign": {"namespace": ["team-a"]}})
+    for reply in (COLD, {"value": True}):
+        await bench.resume(graph, reply)
+    assert len(await bench.episodes(namespace=("team-a",))) == 2
+    assert await bench.episodes() == []
+
+
+async def test_graph_with_a_default_timeout(bench: Bench) -> None:
+    async def write(_: Any) -> dict[str, Any]:
+        return {"messages": [AIMessage("So sorry!")]}
+
+    builder = writing(write).set_node_defaults(timeout=60)
+    result = await bench.compile(gate_on(bench, builder)).ainvoke(asked(), thread("t"))
+    assert result["quality_gate"]["status"] == "accepted"
 
 
 @pytest.mark.parametrize("keyed", [{}, {"state": WithCritique, "critique_key": "critique"}])
