@@ -79,7 +79,8 @@ async def prepare_memory(io: IO, judge: Judge, access: MemoryAccess) -> dict[str
 
         missing = [item for item in await access.guidelines(io) if item.question is None]
         model = clients.distill_model(judge)
-        if why := await fill_questions(io, access, model, judge.criterion, missing):
+        why = await fill_questions(io, access, model, judge.criterion, missing)
+        if why and any(item.question is None for item in await access.guidelines(io)):
             raise ChatModelError(f"checks: {why}")
     try:
         if compares_cases(judge, access):

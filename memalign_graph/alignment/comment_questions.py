@@ -67,9 +67,10 @@ async def distill_comments(
     for episode in episodes:
         comment = episode.rationale or ""
         result.read[episode.id] = episode.word
-        is_truncated = estimate_tokens(comment) > prompts.MAX_COMMENT_TOKENS
+        line = prompts.one_line(comment)
+        text = excerpt(line, _GUIDELINE_CHARS)
+        is_truncated = text != line or estimate_tokens(comment) > prompts.MAX_COMMENT_TOKENS
         result.truncated_ids += [episode.id] if is_truncated else []
-        text = excerpt(prompts.one_line(comment), _GUIDELINE_CHARS)
         if is_placeholder(comment) or not split_words(comment):
             result.warnings.append(not_kept(text, "a comment without a word gives no rule"))
             continue
@@ -89,7 +90,7 @@ async def distill_comments(
             answer = "yes" if is_accepted else "no"
             why = f"no question made from it is answered {answer} on the case that it comes from"
             if is_accepted is None:
-                why += ", and without a value it is not clear whether the expert accepts the case"
+                why += ", and no value on an ordered scale says whether the expert accepts the case"
             result.warnings.append(not_kept(text, why))
             continue
         text = texts.setdefault(question, text)

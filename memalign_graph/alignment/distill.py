@@ -100,7 +100,7 @@ async def distill_episodes(
     commented = [episode for episode in episodes if episode.rationale]
     if small and 0 < len(commented) <= _MAX_SINGLE_COMMENTS:
         return await distill_comments(io, access, chat, commented[:max_operations], guidelines)
-    if small and max_operations is None and len(episodes) <= _MAX_SINGLE_COMMENTS:
+    if small and not commented and (max_operations or len(episodes) <= _MAX_SINGLE_COMMENTS):
         # Without a comment, a question would come from the judged text and not from the expert.
         return DistillResult(read={episode.id: episode.word for episode in episodes})
     if small:
@@ -156,7 +156,8 @@ async def distill_in_batches(
         if not waiting:
             continue
         try:
-            result += await distill_episodes(io, access, chat, waiting, guidelines)
+            part = await distill_episodes(io, access, chat, waiting, guidelines)
+            result += replace(part, prompts=[[*part.read]])
         except (ChatModelError, ModelAnswerError) as error:
             if not is_about_prompt(error):
                 if not result.read:

@@ -51,7 +51,9 @@ async def check_case(
     questions = {each.id: each.question for each in guidelines if each.question}
     if not questions:
         return [], []
-    answers = await ask_questions(io, chat, example, list(questions.values()), limit=limit)
+    answers = await ask_questions(
+        io, chat, example, list(questions.values()), limit=limit, skips_failures=True
+    )
     if answers is None:
         io = TracedIO(io, lambda: {PURPOSE: "check"})
         answers = await _ask_checklist(io, chat, example, list(questions.values()))
@@ -71,15 +73,18 @@ async def check_case(
 
 
 async def ask_questions(
-    io: IO, chat: BaseChatModel, example: Example, questions: Sequence[str], *, limit: int
+    io: IO,
+    chat: BaseChatModel,
+    example: Example,
+    questions: Sequence[str],
+    *,
+    limit: int,
+    skips_failures: bool = False,
 ) -> list[float | bool | None] | None:
-    """Return the probability of yes for each question; None for a model without log-probabilities.
-
-    The probability of a question that was answered with neither yes nor no is None.
-    """
+    """Ask questions about a case, as `ask_yes_or_no` does."""
     asked, _ = prompts.check_prompts(example, questions, max_input_tokens=max_input_tokens(chat))
     io = TracedIO(io, lambda: {PURPOSE: "check"})
-    answers = await ask_yes_or_no(io, chat, asked, limit=limit)
+    answers = await ask_yes_or_no(io, chat, asked, limit=limit, skips_failures=skips_failures)
     if answers is None:
         return None
     return [
@@ -89,24 +94,34 @@ async def ask_questions(
 
 
 async def ask_yes_or_no(
-    io: IO, chat: BaseChatModel, asked: Sequence[Sequence[BaseMessage]], *, limit: int
+    io: IO,
+    chat: BaseChatModel,
+    asked: Sequence[Sequence[BaseMessage]],
+    *,
+    limit: int,
+    skips_failures: bool = False,
 ) -> list[float | None] | None:
     """Return the probability of yes for each prompt; None for a model without log-probabilities.
 
-    The probability for a prompt that was answered with neither yes nor no is None.
+    The probability for a prompt that was refused, or answered with neither yes nor no, is None.
+
+    Raises:
+        ChatModelError: The model can't be reached; with `skips_failures` the probability is None.
     """
     model = usable_logprob_model(chat)
     if model is None:
         return None
-    has_logprobs, refused = False, False
+    has_logprobs, failure = False, None
 
     async def answer(messages: Sequence[BaseMessage]) -> float | None:
-        nonlocal has_logprobs, refused
+        nonlocal has_logprobs, failure
         try:
             reply = await ask_with_logprobs(io, model, messages)
         except ChatModelError as error:
+            if not (skips_failures or is_about_prompt(error)):
+                raise
             logger.warning("A check was not answered: %s", error)
-            refused = is_about_prompt(error)
+            failure = error
             return None
         has_logprobs = has_logprobs or bool(reply.logprobs)
         yes, no = (_word_probability(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
@@ -117,10 +132,11 @@ async def ask_yes_or_no(
 
     # The first alone, so that the server has cached the case before the others are sent.
     answers = [await answer(asked[0])]
-    if refused and len(asked) > 1:  # one question may be refused, and the next answered
+    if failure and len(asked) > 1:  # one question may be refused, and the next answered
         answers.append(await answer(asked[1]))
     if not has_logprobs:
-        return None
+        # A server without log-probabilities may refuse them; one that is down says nothing of them.
+        return [None] * len(asked) if failure and not is_about_prompt(failure) else None
     rest = [answer(messages) for messages in asked[len(answers) :]]
     return [*answers, *await io.gather(rest, limit)]
 
@@ -216,14 +232,17 @@ async def fill_questions(
 ) -> str | None:
     """Record a question for each guideline without one; returns a warning if that fails."""
     texts = list(dict.fromkeys(each.text for each in guidelines if each.question is None))
-    failures: list[MemAlignError] = []
+    failures: dict[str, MemAlignError] = {}
 
     async def ask_some(some: Sequence[str]) -> dict[str, str]:
         try:
             return dict(zip(some, await _ask_for_questions(io, chat, criterion, some), strict=True))
         except MemAlignError as error:
-            failures.append(error)
-            return {}
+            if not error.is_refusal or len(some) == 1:
+                failures.update(dict.fromkeys(some, error))
+                return dict.fromkeys(some, "") if error.is_refusal else {}
+        half = len(some) // 2
+        return {**await ask_some(some[:half]), **await ask_some(some[half:])}
 
     batches = chunks(texts, 1 if is_small_model(chat) else _GUIDELINES_PER_PROMPT)
     answers: list[dict[str, str]] = await io.gather(list(map(ask_some, batches)), _MAX_CONCURRENCY)
@@ -232,11 +251,12 @@ async def fill_questions(
         await record_questions(io, access, questions)
     if not failures:
         return None
-    count = len(texts) - len(questions)
-    return (
-        f"{count} guideline(s) could not be rewritten as questions, and are not checked: "
-        f"{failures[0]}"
+    warning = (
+        f"{len(failures)} guideline(s) could not be rewritten as questions, and are not checked: "
+        f"{next(iter(failures.values()))}"
     )
+    logger.warning("%s", warning)
+    return warning
 
 
 async def _ask_for_questions(

@@ -34,7 +34,6 @@ from memalign_graph.errors import (
     ChatModelError,
     InvalidInputError,
     ModelAnswerError,
-    enumerate_ids,
     is_about_prompt,
 )
 from memalign_graph.evidence.checks import fill_check_answers, fill_questions
@@ -47,6 +46,7 @@ from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import index_missing
 from memalign_graph.models import is_small_model, max_input_tokens
 from memalign_graph.nodes.learn import dump_operations, load_operations
+from memalign_graph.prompts.distill import shown_guidelines
 from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate, require_channel
 from memalign_graph.settings import Alignment
@@ -73,7 +73,6 @@ _UNMERGED = (
     "refused. Call `consolidate()` to compare them. {}"
 )
 _PURGED = "Feedback of this run was purged meanwhile. Delete this thread from the checkpointer."
-_CUT = "{} record(s) were too long: the middle of their longest texts was left out ({})."
 
 Lesson = dict[str, Any]
 """The JSON results of the previous nodes."""
@@ -254,20 +253,22 @@ async def distill_batches(step: _Call) -> StateUpdate:
     proposals = [each for n, each in results.items() if "guideline_id" not in batches[n]]
     rewordings = [each for n, each in results.items() if "guideline_id" in batches[n]]
     reworded, distilled = sum(rewordings, DistillResult()), sum(proposals, DistillResult())
-    truncated = distilled.truncated_ids
+    by_prompt = [
+        [each for each in distilled.operations if each.episode_ids[0] in prompt]
+        for prompt in distilled.prompts
+    ]
     return step.learned(
         batches=[batches[n] for n, result in results.items() if result.read],
-        proposals=[dump_operations(result.operations) for result in proposals if result.operations],
-        prompts=[list(result.read) for result in proposals],
+        proposals=[dump_operations(operations) for operations in by_prompt if operations],
+        prompts=distilled.prompts,
         read=distilled.read,
         rewordings=dump_operations(reworded.operations),
         reworded=reworded.read,
         failed_attempts=[*distilled.failed_attempts, *reworded.failed_attempts],
         warnings=[
             *step.warnings(*left_out),
-            *distilled.warnings,
+            *distilled.all_warnings,
             *reworded.warnings,
-            *([_CUT.format(len(truncated), enumerate_ids(truncated))] if truncated else []),
         ],
     )
 
@@ -294,8 +295,10 @@ async def consolidate_guidelines(step: _Call) -> StateUpdate:
     """Merge proposals with each other and with the active guidelines."""
     asks = step.options.conflicts == "ask"
     proposals = list(map(load_operations, step.lesson["proposals"]))
-    # A single batch has the active guidelines in its prompt; several are independent.
-    compare = len(proposals) >= (1 if asks else 2)
+    active = await step.access.guidelines(step.io)
+    shown = shown_guidelines(active, max_input_tokens(step.distill_chat_model))
+    # A single prompt has the active guidelines that fit; several are independent.
+    compare = len(proposals) >= (1 if asks or len(shown) < len(active) else 2)
     step.progress("consolidate", 0, 1)
     io, unmerged = CachedRepliesIO(step.io, step.access), list[str]()
     merge = partial(merge_proposals, io, step.access, step.distill_chat_model, proposals)

@@ -129,7 +129,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         # The expert's feedback is stored, so a later run can learn from it.
         warnings.append(_NOT_DISTILLED.format(episode.id, error))
         logger.warning("%s", warnings[-1])
-    warnings += [*result.warnings, *rewordings.warnings]
+    warnings += [*result.all_warnings, *rewordings.warnings]
     learned = {
         "operations": dump_operations(result.operations),
         "distilled": result.read,

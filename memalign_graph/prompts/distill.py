@@ -141,7 +141,7 @@ def distill_prompt(
     return DistillPrompt(
         [SystemMessage(system), HumanMessage(human)],
         criterion,
-        prompt_wording=f"{_RULES}\n{closing}",
+        prompt_wording=f"{_SYSTEM}\n{_RULES}\n{QUESTION_RULES}\n{_CHANGE}\n{_IN_ORDER}\n{closing}",
         comments=" ".join(episode.rationale or "" for episode in by_handle.values()),
         max_operations=max_operations or limit,
         episodes=by_handle,
@@ -178,6 +178,11 @@ def feedback_tokens(case: Sequence[Episode]) -> int:
     return min(of_example, max_tokens) + of_words + _EXPERT_TOKENS * len(case)
 
 
+def shown_guidelines(guidelines: Sequence[Guideline], max_input_tokens: int) -> list[Guideline]:
+    """Return the guidelines that a prompt has room for."""
+    return choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 8_000))
+
+
 def _prompt_frame(
     criterion: Criterion,
     guidelines: Sequence[Guideline],
@@ -187,7 +192,7 @@ def _prompt_frame(
     max_operations: int | None = None,
 ) -> tuple[dict[str, Guideline], str, str, int]:
     """Return guidelines by handle, the system prompt, the list of guidelines, and tokens left."""
-    chosen = choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 8_000))
+    chosen = shown_guidelines(guidelines, max_input_tokens)
     changeable = [guideline for guideline in chosen if guideline.origin == "distilled"]
     handles = {f"G{number}": guideline for number, guideline in enumerate(changeable, start=1)}
     lines = [

@@ -159,7 +159,7 @@ def small_distill_prompt(
     return DistillPrompt(
         [SystemMessage(system), HumanMessage(human)],
         criterion,
-        prompt_wording=_SYSTEM,
+        prompt_wording=_SYSTEM + _UNTRUSTED,
         comments=" ".join(episode.rationale or "" for episode in visible),
         max_operations=limit,
         episodes={f"F{number}": episode for number, episode in enumerate(visible, start=1)},
@@ -179,7 +179,7 @@ def wordings_prompt(criterion: Criterion, text: str) -> DistillPrompt:
     return DistillPrompt(
         messages,
         criterion,
-        prompt_wording=_SYSTEM,
+        prompt_wording=_WORDINGS_SYSTEM,
         comments=text,
         max_operations=WORDINGS,
         is_for_questions=True,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from memalign_graph.errors import ChatModelError, ModelAnswerError, excerpt
+from memalign_graph.errors import ChatModelError, ModelAnswerError, enumerate_ids, excerpt
 from memalign_graph.memory.guidelines import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.checks import QUESTION, QUESTION_RULES, parse_question
@@ -33,6 +33,8 @@ _EXCESS = (
     "out."
 )
 
+_CUT = "{} record(s) were too long: parts of their longest texts were left out ({})."
+
 # The prompt's labels of feedback, which a guideline never needs.
 _EXPERT_LABEL = re.compile(r"\bexpert(['\u2019]s|s['\u2019]) (value|reason)\b", re.IGNORECASE)
 _OPEN_QUESTION = re.compile(r"(what|which|who|whom|whose|when|where|why|how)\b", re.IGNORECASE)
@@ -53,10 +55,18 @@ class DistillResult:
     """The feedback that was read: its hashes by episode id."""
     truncated_ids: list[str] = field(default_factory=list)
     """The episodes with a text that was shortened."""
+    prompts: list[list[str]] = field(default_factory=list)
+    """The episodes that shared a prompt, for each prompt that was answered."""
     failed_attempts: list[str] = field(default_factory=list)
     """The ids of failed attempts."""
     errors: list[ModelError] = field(default_factory=list)
     """Why a piece of feedback, or a guideline, could not be distilled."""
+
+    @property
+    def all_warnings(self) -> list[str]:
+        """The warnings, and one that names the episodes with a shortened text."""
+        ids = self.truncated_ids
+        return [*self.warnings, *([_CUT.format(len(ids), enumerate_ids(ids))] if ids else [])]
 
     def __add__(self, other: "DistillResult") -> "DistillResult":
         pairs = {name: (value, getattr(other, name)) for name, value in vars(self).items()}

@@ -130,6 +130,21 @@ async def test_unchanged_feedback_causes_no_model_call(bench: Bench) -> None:
     assert (await commits(bench), await bench.guidelines(), await bench.episodes()) == before
 
 
+async def test_active_guidelines_that_the_prompt_lacks_are_compared(bench: Bench) -> None:
+    for number, episode in enumerate(await bench.remember(*records(60))):
+        words = (
+            f"name the order {number} and the date of the order and the way in which it was paid"
+        )
+        bench.teach(f"On #{number} the reply has to {words}, number {number}.", episode)
+    bench.server.responder = Model()
+    model = bench.server.chat_model(profile={"max_input_tokens": 4096})
+    feedback = [comment(100, "On #5 name the order 5.", author="bob")]
+    await align(bench, feedback, alignment(bench, model=model))
+    assert "On #5 the reply" not in asked(bench, DISTIL)[0].text
+    counts = [len(rule.episode_ids) for rule in await bench.guidelines()]
+    assert sorted(counts) == [*[1] * 59, 2]
+
+
 @pytest.mark.parametrize(
     ("learn_from", "first", "absent"),
     [("labels", "value", "<rationale>"), ("words", "rationale", "The expert's value")],

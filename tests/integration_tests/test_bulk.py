@@ -155,6 +155,16 @@ async def test_options_that_add_requests(
     assert asked_for == sizes
 
 
+async def test_a_guideline_that_gets_no_question_does_not_stop_the_batch(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await bench.add_guideline("Never threaten to kill.")
+    bench.server.responder = lambda _: error(400, "It was filtered.")
+    batch = Batch(bench, tmp_path, checks=True)
+    run_sync(prepare_memory(SYNC, batch.judge, bench.memory().access))
+    assert [rule.question for rule in await bench.guidelines()] == [""]
+
+
 def test_samples_of_one_prompt_are_several_requests(bench: Bench, tmp_path: Path) -> None:
     refused = error(400, "No logprobs here.")
     bench.server.rules = [Rule(lambda chat: "logprobs" in chat.body, reply=refused)]

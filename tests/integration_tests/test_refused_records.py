@@ -162,6 +162,27 @@ async def test_alignment_of_only_refused_records_ends(bench: Bench, reply: Any, 
     assert waiting(await bench.episodes()) == []
 
 
+def refuse(case: int) -> Model:
+    return Model(
+        distil=lambda chat: FILTERED if f"case {case}." in chat.text else guideline_per_topic(chat)
+    )
+
+
+async def test_prompts_of_a_halved_batch_are_compared(bench: Bench) -> None:
+    bench.server.responder = refuse(5)
+    await align(bench, records(8, topics=1))
+    assert [len(rule.episode_ids) for rule in await bench.guidelines()] == [7]
+
+
+async def test_prompts_of_a_halved_batch_are_purged_apart(bench: Bench) -> None:
+    bench.server.responder = refuse(3)
+    await align(bench, records(4))
+    ids = [episode.id for episode in await bench.episodes()]
+    forgotten = bench.memory().forget(ids[0], purge=True)
+    assert forgotten.purged is not None
+    assert forgotten.purged.pending == [ids[1]]
+
+
 async def test_guideline_without_a_new_wording_stays(bench: Bench) -> None:
     first, second = await bench.remember(record(2), record(3, author="bob"))
     bench.teach("It names the order.", first, second)

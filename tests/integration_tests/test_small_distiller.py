@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Guideline, UsageLedger
+from memalign_graph import ChatModelError, Guideline, UsageLedger
 from memalign_graph.evidence.checks import fill_questions
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.models import declare_small
@@ -184,7 +184,7 @@ PRAISE = "Good: it says sorry first."
         ),
         # Also if the outputs that the model rewrites lose what the expert praises.
         *(
-            ({"rationale": PRAISE}, {SORRY: (0.9, others)}, "without a value it is not clear")
+            ({"rationale": PRAISE}, {SORRY: (0.9, others)}, "no value on an ordered scale")
             for others in (0.9, 0.3)
         ),
     ],
@@ -325,6 +325,37 @@ async def test_a_model_without_log_probabilities_keeps_the_first_wording(bench: 
     assert rule.question == SORRY
 
 
+@pytest.mark.parametrize("count", [1, 4])
+async def test_comments_stay_pending_if_the_model_fails_at_the_checks(
+    bench: Bench, count: int
+) -> None:
+    feedback = [comment(number, f"It must say sorry, number {number}.") for number in range(count)]
+    bench.server.responder = lambda chat: Distiller((SORRY,))(chat) if chat.schema else error(503)
+    with pytest.raises(ChatModelError):
+        await align(bench, feedback, alignment(bench, model=small(bench), checks=False))
+    assert await bench.guidelines() == []
+    assert {episode.status for episode in await bench.episodes()} == {"pending"}
+
+
+async def test_a_guideline_is_not_reworded_from_judged_text_alone(bench: Bench) -> None:
+    episodes = await bench.remember(
+        comment(0, "Say sorry."), *(record(number, rationale=None) for number in range(1, 6))
+    )
+    bench.teach("Say sorry.", *episodes, question=SORRY)
+    bench.server.responder = Distiller((REFUND,), yes={REFUND: (0.1, 0.1)})
+    bench.memory(model=small(bench)).forget(episodes[0].id)
+    [rule] = await bench.guidelines()
+    assert (rule.text, rule.status) == ("Say sorry.", "pending")
+
+
+async def test_a_comment_that_is_longer_than_a_guideline_is_named(bench: Bench) -> None:
+    reply = {"value": False, "rationale": f"Say sorry first. {'It matters. ' * 40}"}
+    learned = await learn(bench, Distiller((SORRY,), yes=SAYS_SORRY), reply)
+    [rule] = await bench.guidelines()
+    assert rule.text.endswith("\u2026")
+    assert "1 record(s) were too long" in learned["warnings"][0]
+
+
 async def test_refuted_questions_of_many_comments_are_dropped(bench: Bench) -> None:
     feedback = [comment(number, f"It must say sorry, number {number}.") for number in (0, 2, 4, 6)]
     assert {record["value"] for record in feedback} == {False}
@@ -371,3 +402,16 @@ async def test_guidelines_by_hand_get_their_questions_once(bench: Bench) -> None
         assert ([rule.question for rule in rules], warning) == ([SORRY, ""], None)
     assert "1. Be brief." in bench.server.chats[-1].text
     assert len(bench.server.chats) == 4
+
+
+async def test_a_guideline_that_the_model_refuses_gets_no_question(bench: Bench) -> None:
+    for text in ("Say sorry.", "Never threaten to kill."):
+        await bench.add_guideline(text)
+    bench.server.responder = lambda chat: (
+        error(400, "It was filtered.") if "kill" in chat.text else answer(wrote(SORRY))
+    )
+    warning, rules = await fill(bench, bench.server.chat_model())
+    assert str(warning).startswith("1 guideline(s) could not be rewritten as questions")
+    assert [rule.question for rule in rules] == [SORRY, ""]
+    assert await fill(bench, bench.server.chat_model()) == (None, rules)
+    assert len(bench.server.chats) == 3

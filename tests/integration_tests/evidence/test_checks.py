@@ -21,6 +21,7 @@ from tests.integration_tests.evidence.checks_support import (
     SORRY,
     Model,
     checks_in,
+    is_check,
     judge,
     rules,
     said_last,
@@ -66,20 +67,29 @@ async def test_each_question_is_asked_alone_behind_the_same_case(bench: Bench) -
     assert not any(question in json.dumps(judgment) for question in (SORRY, BRIEF, DATE))
 
 
+@pytest.mark.parametrize("status", [400, 503])
 @pytest.mark.parametrize("refused", [SORRY, BRIEF])
-async def test_a_check_whose_call_fails_is_unknown(bench: Bench, refused: str) -> None:
+async def test_a_check_whose_call_fails_is_unknown(bench: Bench, refused: str, status: int) -> None:
     await rules(bench, [SORRY, BRIEF])
     model = Model({SORRY: 0.2, BRIEF: 0.9})
     bench.server.responder = lambda chat: (
-        as_reply(error(400, "Not now.")) if said_last(chat).endswith(refused) else model(chat)
+        as_reply(error(status, "Not now.")) if said_last(chat).endswith(refused) else model(chat)
     )
-    judgment = await judge(bench)
+    judgment = await judge(bench, model=bench.server.chat_model(max_retries=0))
     answers = [(check["held"], check["probability"]) for check in judgment["checks"]]
     expected = {SORRY: (False, pytest.approx(0.2)), BRIEF: (True, pytest.approx(0.9))}
     assert answers == list((expected | {refused: (None, None)}).values())
     assert judgment["warnings"] == ["1 of 2 checks were answered with neither yes nor no."]
     bench.server.responder = model  # the later judgment is asked for log-probabilities again
     assert None not in [check["probability"] for check in (await judge(bench))["checks"]]
+
+
+async def test_a_server_that_is_down_is_not_one_without_log_probabilities(bench: Bench) -> None:
+    await rules(bench, [SORRY])
+    model = Model({SORRY: 0.2})
+    bench.server.responder = lambda chat: error(503) if is_check(chat) else model(chat)
+    [check] = (await judge(bench, model=bench.server.chat_model(max_retries=0)))["checks"]
+    assert check["held"] is None
 
 
 async def test_no_log_probabilities(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

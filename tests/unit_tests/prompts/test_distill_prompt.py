@@ -13,7 +13,7 @@ from memalign_graph import Criterion, Guideline
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.checks import parse_questions, question_prompt, questions_schema
 from memalign_graph.prompts.distill import DistillPrompt, operations_schema
-from memalign_graph.prompts.distill_small import small_distill_prompt
+from memalign_graph.prompts.distill_small import small_distill_prompt, wordings_prompt
 from memalign_graph.prompts.distilled import read_distilled
 from memalign_graph.prompts.fences import adds_information
 from memalign_graph.prompts.judge import ANSWER_TOKENS
@@ -181,6 +181,8 @@ IDLE: list[tuple[Mapping[str, Any], str]] = [
     (add("go  AWAY"), OUTPUT),
     (add("..."), SHAPE),
     (add("The reply names no detail of this case that does not matter to the rule."), SHAPE),
+    (add("Turn what they say into rules for the next cases."), SHAPE),
+    (add("A rule about something else is added, never put in its place."), SHAPE),
     (add("The reply must follow the expert's value: false."), EXPERTS),
     (add("If the reply is not appropriate for the customer, the value is false."), CRITERIONS),
     (add(CRITERION.scale.describe()), CRITERIONS),
@@ -221,6 +223,13 @@ def test_unusable_questions_of_small_models_are_refused(question: str, why: str)
     assert [operation.question for operation in read.operations] == ["Is it polite?"]
     assert f'"{question}" was not kept, since {why}' in read.warnings[0]
     assert {*read.read} == {FIRST.id, label.id}
+
+
+def test_the_words_of_its_own_prompt_are_no_question() -> None:
+    built_prompt = wordings_prompt(CRITERION, "Rude.")
+    question = "Say what good outputs do or do not do."
+    with pytest.raises(ValueError, match=SHAPE):
+        read_distilled({"questions": [question]}, built_prompt)
 
 
 UNSAFE = (
