@@ -33,7 +33,7 @@ async def erase_threads(
         return [], [warning]
     warnings = []
     try:
-        threads = await _threads_with_marker(io, saver, markers)
+        threads = await _find_threads(io, saver, markers, known)
     except NotImplementedError:
         threads = list(known)
         warnings.append(
@@ -89,15 +89,16 @@ async def vacuum(io: IO, owner: object, name: str) -> list[str]:
     return [in_use] if busy else []
 
 
-async def _threads_with_marker(
-    io: IO, saver: BaseCheckpointSaver[Any], markers: set[TraceMarker]
+async def _find_threads(
+    io: IO, saver: BaseCheckpointSaver[Any], markers: set[TraceMarker], known: Sequence[str]
 ) -> list[str]:
+    """Return the stored threads that are known or contain a marker."""
     threads: dict[str, None] = {}
 
     def check(checkpoint: CheckpointTuple) -> None:
         thread = checkpoint.config["configurable"]["thread_id"]
         parts = [checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes]
-        if thread not in threads and _contains_marker(parts, markers):
+        if thread not in threads and (thread in known or _contains_marker(parts, markers)):
             threads[thread] = None
 
     def scan() -> None:

@@ -206,7 +206,7 @@ async def purge(
     episodes = list(map(_episode, purged.values()))
     return Forgotten(
         episode_ids=list(active),
-        unknown_ids=selection.unknown(episodes),
+        unknown_ids=traces.unknown_ids,
         guidelines_removed=[guideline.model_copy(update=blank) for guideline in removed],
         guidelines_reduced=reduced,
         purged=Purged(
@@ -239,6 +239,7 @@ class _Traces:
         feedback = {key: _episode(row) for key, row in rows.items() if not row.is_purged}
         by_update = sorted(feedback.values(), key=lambda episode: episode.updated_at)
         newest = {**{episode.id: episode for episode in by_update}, **view.episodes()}
+        self.unknown_ids = selection.unknown(newest.values())
         self.selected = {key for key, episode in newest.items() if selection.matches(episode)}
         """The ids of the episodes, selected by their newest feedback."""
         self.purged = {key: rows[key] for key in feedback if rows[key].id in self.selected}

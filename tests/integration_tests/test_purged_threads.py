@@ -115,16 +115,17 @@ async def test_threads_of_other_memories_stay(bench: Bench) -> None:
     await bench.invoke(brevity, CASE, "same case, another memory")
     for user in ("carol", "dave"):
         ask(bench.saver, user, CASE["inputs"])
-    ask(bench.saver, "named only", "Something else altogether.")
     answer = {**CASE, **REPLY, "judgment": (judgment := make_judgment())}
-    [episode] = await bench.remember({**answer, "thread_id": "named only"})
+    [episode] = await bench.remember({**answer, "thread_id": "it was given here"})
     bench.teach("Say sorry first.", episode)
     ask(bench.saver, "a guideline's text alone", "Say sorry first.")
     before = threads_in(bench.saver)
+    ask(bench.saver, "it was given here", "It is zqxwhy.")
     ask(bench.saver, "its episode", f"What of {episode.id}?")
     ask(bench.saver, "its judgment", f"What of {judgment.id}?")
     forgotten = await purge(bench)
-    assert {*forgotten.purged.thread_ids} == {"its episode", "its judgment"}
+    traces = {"its episode", "its judgment", "it was given here"}
+    assert {*forgotten.purged.thread_ids} == traces
     assert threads_in(bench.saver) == before
     assert (await bench.state(review, "same case, another expert")).interrupts
     assert len(await bench.episodes()) == 1

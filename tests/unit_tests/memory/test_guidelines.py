@@ -210,13 +210,14 @@ def test_forget_matches_all_given_filters(
     assert memory.access.view.pending() == {episode.id for episode in episodes} - gone
 
 
-def test_unknown_ids_are_listed_in_order(memory: JudgeMemory) -> None:
+@pytest.mark.parametrize("purge", [False, True])
+def test_unknown_ids_are_listed_in_order(memory: JudgeMemory, *, purge: bool) -> None:
     one, two, *_ = five_episodes(memory)
-    forgotten = memory.forget(iter(["b", one.id, "a", "b", one.id]))
+    forgotten = memory.forget(iter(["b", one.id, "a", "b", one.id]), purge=purge)
     assert (forgotten.episode_ids, forgotten.unknown_ids) == ([one.id], ["b", "a"])
-    forgotten = memory.forget({two.id}, feedback_ids=["nope"], author="bob")
+    forgotten = memory.forget({two.id}, feedback_ids=["nope"], author="bob", purge=purge)
     assert (forgotten.episode_ids, forgotten.unknown_ids) == ([], ["nope"])
-    assert memory.forget(one.id).unknown_ids == [one.id]
+    assert memory.forget(one.id, purge=purge).unknown_ids == [one.id]
 
 
 async def ask_elsewhere(episode: Episode) -> bool:
