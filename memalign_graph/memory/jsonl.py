@@ -28,7 +28,12 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, GuidelineRevision, Item
 from memalign_graph.memory.feedback import by_episode, feedback_in_log
-from memalign_graph.memory.guidelines import MAX_QUESTION_CHARS, check_guideline_text, check_name
+from memalign_graph.memory.guidelines import (
+    MAX_QUESTION_CHARS,
+    check_guideline_text,
+    check_name,
+    guideline_with_text,
+)
 from memalign_graph.memory.index import decode_vector, normalised, retrieval_text, vector_key
 from memalign_graph.memory.memory_state import merge_feedback
 from memalign_graph.memory.purge import write_fact
@@ -49,10 +54,12 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     vectors = await _all_vectors(io, access, episodes)
     answers = _answers_on(view.answers(), {episode.example_id for episode in episodes})
     ids = sorted(view.answer_ids())
+    facts, rows = view.facts()
     # A hash can confirm a guess: there are none of purged feedback.
-    purged = {key for fact in view.facts()[0] if fact.reason == PURGE for key in fact.forgotten}
+    purged = {key for fact in facts if fact.reason == PURGE for key in fact.forgotten}
+    left = {(row.id, row.feedback_hash) for row in rows.values()}
     gone = feedback_in_log(view) - {(episode.id, episode.word) for episode in episodes}
-    repeated = by_episode((key, word) for key, word in gone if key not in purged)
+    repeated = by_episode(each for each in gone if each in left or each[0] not in purged)
     head = {
         "type": "memory",
         "format": FORMAT,
@@ -85,6 +92,7 @@ async def import_jsonl(
         for key, episode in merged.items()
         if episode != stored.get(key)
     ]
+    distilled = {(key, old.word) for key, old in stored.items() if old.status == "distilled"}
     # The sources of an imported guideline are those that this memory has after the import.
     newer = {key for key, episode in merged.items() if episode.word != read.episodes[key].word}
     hashes = {key: each for key, each in view.feedback_hashes().items() if key not in merged}
@@ -97,7 +105,8 @@ async def import_jsonl(
         existing = active.get(key)
         sources = {each: hashes[each] for each in guideline.episode_ids if each in hashes}
         is_whole = len(sources) == len(guideline.episode_ids)
-        if existing is not None and existing.updated_at >= guideline.updated_at:
+        is_newer = existing is not None and existing.updated_at >= guideline.updated_at
+        if is_newer or guideline_with_text(active_guidelines, guideline.text, except_id=key):
             left_out += existing != guideline
             continue
         left_out += not is_whole
@@ -107,8 +116,8 @@ async def import_jsonl(
     if left_out:
         logger.warning(
             "Importing into %r: %d item(s) were not imported unchanged. This memory has newer "
-            "ones, or they are guidelines with missing sources: these are distilled again from the "
-            "other sources, or left out.",
+            "ones or a guideline with the same text, or they are guidelines with missing sources: "
+            "these are distilled again from the other sources, or left out.",
             access.criterion.name,
             left_out,
         )
@@ -118,7 +127,7 @@ async def import_jsonl(
             for key, episode in read.episodes.items()
             if episode.status == "distilled"
             and key in hashes
-            and (key not in stored or stored[key].status == "pending")
+            and (key, episode.word) not in distilled
         },
         "guidelines": guidelines,
     }
@@ -160,7 +169,10 @@ async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") ->
                 f"({', '.join(map(str, sorted(dimensions)))}), so they are of different embedders."
             )
     for embedder, items in read.vectors.items():
-        await access.put(io, access.layout.vectors(embedder), dict(items))
+        # A purge finds vectors by the texts of cases.
+        keys = _vector_keys(embedder, read.episodes.values())
+        wanted = {key: items[key] for key in keys if key in items}
+        await access.put(io, access.layout.vectors(embedder), wanted)
 
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -302,12 +314,16 @@ def _parse(text: str) -> dict[str, Any]:
 
 async def _all_vectors(io: IO, access: MemoryAccess, episodes: list[Episode]) -> list[Item]:
     """Read the vectors of the episodes' texts, of all embedders, in a stable order."""
-    texts = dict.fromkeys(retrieval_text(episode.example)[0] for episode in episodes)
     vectors: list[Item] = []
     for embedder, namespace in (await embedder_namespaces(io, access)).items():
-        keys = [vector_key(embedder, text) for text in texts]
-        vectors += (await access.get(io, namespace, keys)).values()
+        stored = await access.get(io, namespace, _vector_keys(embedder, episodes))
+        vectors += stored.values()
     return vectors
+
+
+def _vector_keys(embedder: str, episodes: Iterable[Episode]) -> list[str]:
+    keys = (vector_key(embedder, retrieval_text(episode.example)[0]) for episode in episodes)
+    return list(dict.fromkeys(keys))
 
 
 def write_file(path: str | PathLike[str], text: str) -> None:

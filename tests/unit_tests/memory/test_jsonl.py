@@ -199,6 +199,38 @@ def test_imported_guideline_with_a_replaced_source_is_distilled_again(memory: Ju
     assert guideline.episode_ids == [two.id]
 
 
+def test_imported_newer_feedback_is_distilled_once(memory: JudgeMemory) -> None:
+    episode = memory.remember(comment("one", "Old words."))
+    learn(memory, op("add", episode, text="Old rule."))
+    other = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    other.import_jsonl(memory.export_jsonl())
+    learn(other, op("add", other.revise(episode.id, {"rationale": "New words."}), text="New rule."))
+    memory.import_jsonl(other.export_jsonl())
+    assert [each.status for each in memory.episodes()] == ["distilled"]
+    assert memory.version() == other.version()
+
+
+@pytest.mark.parametrize("is_by_hand", [True, False])
+def test_guideline_with_a_text_of_this_memory_is_left_out(
+    memory: JudgeMemory, *, is_by_hand: bool
+) -> None:
+    own = memory.add_guideline("Say sorry.")
+    other = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    if is_by_hand:
+        other.add_guideline("Say  sorry")
+    else:
+        learn(other, op("add", other.remember(comment("one")), text="Say sorry."))
+    memory.import_jsonl(other.export_jsonl())
+    assert memory.guidelines() == [own]
+
+
+def test_vectors_of_other_texts_are_left_out(memory: JudgeMemory) -> None:
+    lines = [line for line in exported().splitlines() if '"inputs": "two"' not in line]
+    memory.import_jsonl(lines)
+    vectors = [each for each in everything_in(memory.access.store) if "vectors" in each.namespace]
+    assert len(vectors) == len(memory.episodes()) == 1
+
+
 async def test_purged_feedback_can_be_imported_again(bench: Bench) -> None:
     [episode, _] = await bench.remember(comment("one"), comment("two"))
     await bench.learn(op("add", episode, text="Of one."))
@@ -217,6 +249,22 @@ def test_export_has_hashes_of_replaced_feedback_and_none_of_purged(memory: Judge
     memory.forget(purged.id, purge=True)
     lines = [json.loads(line) for line in memory.export_jsonl().splitlines()]
     assert [[*line["hashes"]] for line in lines if line["type"] == "repeated"] == [[revised.id]]
+
+
+def test_feedback_given_again_after_a_purge_and_replaced_stays_replaced(
+    memory: JudgeMemory,
+) -> None:
+    purged = memory.remember(comment("one", "Purged."))
+    memory.forget(purged.id, purge=True)
+    table = [comment("one", "In the table.")]
+    memory.remember(table)
+    memory.revise(purged.id, {"rationale": "Newest."})
+    text = memory.export_jsonl()
+    assert purged.word not in text
+    other = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    other.import_jsonl(text)
+    other.remember(table)
+    assert [episode.rationale for episode in other.episodes()] == ["Newest."]
 
 
 @cache
