@@ -78,9 +78,11 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Record whether the model answered: a guard's or a limit's message is not judged."""
         answer, turn = _last(state, AIMessage), {**(state.get(self._turn_key) or {})}
-        # The tool call of a structured response is followed by its own tool message.
+        # A structured response is the answer, also beside calls of other tools.
         model_answered = (turn.pop("called", False) and answer is not None) and (
-            self._ends_with_result(state, answer) or not answer.tool_calls
+            state.get("structured_response") is not None
+            or self._ends_with_result(state, answer)
+            or not answer.tool_calls
         )
         spoke = model_answered and (_last_human_id(state) or True)
         return {self._turn_key: {**turn, "spoke": spoke}}

@@ -264,22 +264,22 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
             f"{messages_key}: {why}. Use `example=`, a function from the state to `inputs` and "
             "`outputs`."
         )
-    outputs, replaced = _final_answer(messages, turn.structured)
+    outputs = _final_answer(messages, turn.structured)
     if not outputs:
         return None
     asked = questions[-1] if questions else -1
     request: Any = request_text(messages[asked]) if questions else turn.state["asked"]
     request = request or "(no text)"
-    shown, end = _shown(messages, turn), len(messages) - len(replaced)
+    shown = _shown(messages, turn)
     before = [message for place, message in shown if place < asked]
-    steps = [message for place, message in shown if asked < place < end]
+    steps = [message for place, message in shown if asked < place]
     has_steps = any(
         isinstance(step, ToolMessage) or _calls(step) or getattr(step, "invalid_tool_calls", None)
         for step in steps
     )
     if not questions:
         steps, has_steps = [SystemMessage(_BEGINNING_REMOVED), *steps], True
-    if replaced:
+    if turn.structured is not None:
         text = outputs if isinstance(outputs, str) else json.dumps(outputs, ensure_ascii=False)
         steps.append(AIMessage(text))
     if sees == "conversation" and (before or has_steps):
@@ -332,16 +332,14 @@ def _is_object(text: str) -> bool:
     return False
 
 
-def _final_answer(
-    messages: Sequence[BaseMessage], structured: Any
-) -> tuple[Any, list[BaseMessage]]:
-    """Return the answer, if there is one, and the messages that a structured one replaces."""
-    answer = last_answer(messages)
+def _final_answer(messages: Sequence[BaseMessage], structured: Any) -> Any:
+    """Return the answer, or nothing."""
     if structured is not None and not isinstance(messages[-1], HumanMessage):
-        return to_jsonable_python(structured), answer  # of a model or a dataclass
+        return to_jsonable_python(structured)  # of a model or a dataclass
     # The result of a tool with `return_direct` is an agent's answer.
+    answer = last_answer(messages)
     final = next((message for message in answer if not _hands_back(message)), None)
-    return "" if final is None or _calls(final) else _answer_text(final), []
+    return "" if final is None or _calls(final) else _answer_text(final)
 
 
 def request_text(message: BaseMessage) -> str:
@@ -368,6 +366,15 @@ def _content(message: BaseMessage) -> str:
 def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseMessage]]:
     """Return the messages to judge by their place: no drafts, critiques, or notes of middleware."""
     drafts = _drafts(messages, turn)
+    steps: Any = None
+    if turn.structured is not None:
+        steps = turn.state.get("steps", ())
+        drafts |= {*range(len(messages) - len(last_answer(messages)), len(messages))}
+
+    def acted(place: int, name: str | None) -> bool:
+        """Return whether a tool did something, unlike that of a structured response."""
+        return steps is None or place not in drafts or name in steps
+
     shown: list[tuple[int, BaseMessage]] = []
     checked: set[str] = set()  # the calls of a gate's tool
     for place, message in reversed([*enumerate(messages)]):
@@ -376,15 +383,16 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
             # An agent that calls a gate as a tool passes a draft to it. Some models number the
             # calls of each message.
             left = [call for call in calls if call["id"] not in checked]
+            left = [call for call in left if acted(place, call["name"])]
             visible = message.model_copy(update={"tool_calls": left})
             checked.clear()
-        # What a tool did stays a step, also if its result was sent back as an answer. The tool of a
-        # structured response does nothing.
-        is_step = turn.structured is None and (calls or isinstance(message, ToolMessage))
+        # What a tool did stays a step, also if its result was sent back as an answer.
+        is_result = isinstance(message, ToolMessage) and acted(place, message.name)
+        is_draft = place in drafts and not (is_result or _calls(visible))
         is_note = isinstance(message, HumanMessage) and not is_question(message, turn.asked_id)
         if _is_gates(message):
             checked.add(message.tool_call_id)
-        elif is_note or _hands_back(message) or (place in drafts and not is_step):
+        elif is_note or is_draft or _hands_back(message):
             continue
         elif not calls or _calls(visible) or message.text:
             shown.append((place, visible))

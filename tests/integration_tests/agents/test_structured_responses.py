@@ -6,7 +6,16 @@ import pytest
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 
 from tests.conftest import Bench
-from tests.integration_tests.agents.support import AgentModel, agent, ask, calls, fails, gate, track
+from tests.integration_tests.agents.support import (
+    AgentModel,
+    Calls,
+    agent,
+    ask,
+    calls,
+    fails,
+    gate,
+    track,
+)
 from tests.integration_tests.gates.support import REASON, outputs
 
 SHAPE: dict[str, Any] = {
@@ -74,3 +83,28 @@ async def test_answer_before_a_fallback_is_removed(bench: Bench, strategy: Any) 
     assert result.get("structured_response") is None
     assert result["messages"][-1].text == "Later."
     assert "Wait." not in str(result["messages"])
+
+
+async def test_structured_response_beside_a_tools_call_is_judged(bench: Bench) -> None:
+    """The judge sees what the tool did, also beside a response that was sent back."""
+    replies = [
+        Calls(("track", {"order": order}), ("reply", {"text": text, "sure": True}))
+        for order, text in (("1", "Wait."), ("2", "Wait!"))
+    ]
+    bench.server.rules = fails("Wait")
+    for revisions in (0, 1):
+        bench.server.chats.clear()
+        AgentModel(bench.server, *replies)
+        made = gate(bench, max_revisions=revisions, fallback="Later.")
+        graph = agent(bench, made, tools=[track], response_format=ToolStrategy(SHAPE))
+        result = await bench.invoke(graph, ask(), str(revisions))
+        assert result["quality_gate"]["status"] == "exhausted"
+        assert result.get("structured_response") is None
+    judged = outputs(bench.server)[-1].splitlines()
+    assert judged == [
+        '1. called track(order="1")',
+        "   returned: 1 is in Rome.",
+        '2. called track(order="2")',
+        "   returned: 2 is in Rome.",
+        '3. assistant (final answer): {"text": "Wait!", "sure": true}',
+    ]
