@@ -27,10 +27,12 @@ _NUMBER = re.compile(
     r"(?<![a-z0-9])(?<!\d[.,])(\d{1,3}(?:[ ,.'\u2019]\d{3})++|\d{1,2}(?:,\d\d(?!\d))++,\d{3}|\d++)"
     r"(?:[.,](\d++))?+(?![a-z0-9]|[.,]\d)"
 )
-_UNSEEN = re.compile(  # what Unicode calls default-ignorable
-    r"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    r"\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+_UNSEEN = re.compile(  # control characters, and what has no width
+    r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    r"\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_ARABIC_SIGNS = {0x066B: ".", 0x066C: ","}  # of decimals and of thousands
 _DIGIT_OR_DASH = re.compile(r"(?![0-9])\d|[\u2010-\u2015\u2212]")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))|&#?\w{1,99};?", re.DOTALL)
 _MAX_DECODINGS = 3
@@ -58,12 +60,14 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
 def _comparable(text: str) -> str:
     """Return a text without what a model may leave out or change when it copies an address."""
     text = unicodedata.normalize("NFKC", _UNSEEN.sub("", text)).casefold()
+    text = text.translate(_ARABIC_SIGNS)
     return _DIGIT_OR_DASH.sub(lambda each: str(unicodedata.digit(each[0], "-")), text)
 
 
 def _with_words(text: str, *, is_users: bool = False) -> tuple[str, set[str]]:
     """Return a text as values are compared with it, with its numbers, and its words."""
-    text = _comparable(text)
+    # An unseen character may part two words or split one.
+    text = "\n".join(dict.fromkeys(map(_comparable, (text, _UNSEEN.sub(" ", text)))))
     text = " ".join([text, *_numbers(text, is_users=is_users)])
     return text, {*_LETTERS.findall(text)}
 

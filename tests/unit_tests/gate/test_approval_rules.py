@@ -112,7 +112,9 @@ def test_the_result_of_a_tool_that_the_provider_ran_counts(kind: str) -> None:
     assert (calls._fields(call, situation) or {})["forced"] == ["untrusted_text"]
 
 
-@pytest.mark.parametrize("at", ["\uff20", "\u200b@", "@\u00ad", "\ufe6b"])
+@pytest.mark.parametrize(
+    "at", ["\uff20", "\u200b@", "@\u00ad", "\ufe6b", "\x00@", "@\x7f", "\ufffa@", "@\U0001d173"]
+)
 def test_an_address_is_found_in_other_characters(at: str) -> None:
     args = {"to": "mallory@evil.example"}
     assert repeats_tool_text(args, turn(EVIL.replace("@", at)))
@@ -120,11 +122,17 @@ def test_an_address_is_found_in_other_characters(at: str) -> None:
     assert not repeats_tool_text(args, turn(EVIL, asked=f"Ask mallory{at}evil.example."))
 
 
+@pytest.mark.parametrize("between", ["\x00", "\x1b", "\u200b"])
+def test_an_address_is_found_between_unseen_characters(between: str) -> None:
+    found = between.join(["bob", "mallory@evil.example", "carl"])
+    assert repeats_tool_text({"to": "mallory@evil.example"}, turn(found))
+
+
 @pytest.mark.parametrize(
     ("amount", "spellings"),
     [
-        (1000, ["$1,000.00", "EUR 1.000,00", "1\u202f000 kr", "1'000", "1.000", "1000.00"]),
-        (300.5, ["300.50", "300,5", "\uff13\uff10\uff10.50"]),
+        (1000, ["$1,000.00", "EUR 1.000,00", "1\u202f000 kr", "1'000", "1.000", "1\u066c000"]),
+        (300.5, ["300.50", "300,5", "\uff13\uff10\uff10.50", "300\u066b50"]),
         (1_234_567, ["1,234,567.00", "1 234 567", "12,34,567.00"]),
     ],
 )
