@@ -41,7 +41,7 @@ from memalign_graph.memory.history import pin_memory
 from memalign_graph.memory.index import Vector, encode_vector, retrieval_text, vector_key
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import decode_optional_vector, embed, index_missing
-from memalign_graph.models import BaseChatModel, model_name_of
+from memalign_graph.models import BaseChatModel, inner_models, model_name_of
 from memalign_graph.replies import ChatReply, StructuredModel
 from memalign_graph.runtime import Clients, JudgeResources, NodeCall
 from memalign_graph.settings import Judge
@@ -253,11 +253,12 @@ class _OfflineIO(IO):
     def offline_model(self, chat: BaseChatModel) -> BaseChatModel:
         """Return a copy of a chat model whose requests are answered here."""
         client = getattr(chat, "root_client", None)
-        # The embedded model is not serializable: no other process has it.
-        if client is None or not chat.is_lc_serializable():
+        # Fallbacks have their first model's client. The embedded model is not serializable: no
+        # other process has it.
+        if client is None or inner_models(chat) != [chat] or not chat.is_lc_serializable():
             raise InvalidInputError(
                 f"model: {model_name_of(chat)} cannot be called by a batch API, which takes "
-                "requests in OpenAI's format. Use a ChatOpenAI with any key, or no batch."
+                "requests in OpenAI's format. Use a plain ChatOpenAI with any key, or no batch."
             )
         import openai
 

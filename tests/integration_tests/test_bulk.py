@@ -418,7 +418,13 @@ async def test_unusable_arguments_are_refused_before_any_request(
     batch.judge = batch.judge.but(require_namespace=False)
     monkeypatch.setattr("memalign_graph.local.chat.start_server", None)
     batch.rounds = 5
-    for model, name in ((FakeListChatModel(responses=["yes"]), "FakeList"), ("local", "qwen")):
+    chat = bench.server.chat_model()
+    for model, name in (
+        (FakeListChatModel(responses=["yes"]), "FakeList"),
+        ("local", "qwen"),
+        (chat.with_fallbacks([chat]), "gpt"),
+        (chat.with_retry(), "gpt"),
+    ):
         batch.judge = batch.judge.but(model=model)
         with pytest.raises(InvalidInputError, match=f"model: {name}.* cannot be called by a batch"):
             batch.prepare(CASES)
