@@ -159,11 +159,12 @@ def _parse_json(text: str) -> Any:
 _REFUSED_STATUS = (400, 413, 422)
 """HTTP statuses that concern one prompt or text."""
 _OUTAGE = re.compile(
-    "(?i)api key|unexpected response type|no embedding data|buffer size must|no sync function"
+    "(?i)api key|unexpected response type|no embedding data|buffer size must|no sync function|"
+    "rate.?limit|overloaded|server.error"
 )
-"""Google also returns 400 for a wrong key, and proxies 200 with a page, an error or a part of the
-answer as the body: the openai client then can't read the bytes of an embedding. LangGraph's wrapper
-of an async function refuses a blocking call."""
+"""Google also returns 400 for a wrong key, and OpenAI's Responses API 200 with an error. Proxies
+return 200 with a page, an error or a part of the answer as the body: the openai client then can't
+read the bytes of an embedding. LangGraph's wrapper of an async function refuses a blocking call."""
 
 
 # What to do, by the name of the exception or one of its bases, without the prefixes `API` and
@@ -238,5 +239,6 @@ def _http_status(error: BaseException | None) -> int | None:
     statuses = [getattr(place, name, None) for place, name in places]
     # langchain-openai raises an error in a body with status 200 as it is.
     bodies = (part for part in getattr(error, "args", ()) if isinstance(part, Mapping))
-    statuses += [body.get("code") for body in bodies]
+    codes = (str(body.get("code")) for body in bodies)
+    statuses += [int(code) if code.isdecimal() else 200 for code in codes]
     return next((status for status in statuses if isinstance(status, int)), None)

@@ -25,6 +25,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from langsmith import traceable
 from langsmith.run_helpers import tracing_context
+from openai.types.responses import ResponseError
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph import io as io_module
@@ -282,6 +283,11 @@ def httpxs(status: int) -> Exception:
         (ValueError("The prompt was blocked."), None, True),
         (ValueError({"code": 400, "message": "No."}), None, True),
         (ValueError({"code": 429, "message": "Later."}), None, False),
+        (ValueError({"code": "400", "message": "No."}), None, True),
+        (ValueError({"code": "429", "message": "Later."}), None, False),
+        (ValueError({"message": "Later.", "type": "engine_error"}), None, False),
+        (ValueError(ResponseError(code="server_error", message="Later.")), None, False),
+        (ValueError(ResponseError(code="invalid_prompt", message="No.")), None, True),
         (JSONDecodeError("Expecting value", "<html>", 0), None, False),
         (ValueError("No embedding data received"), None, False),
         (Base64Error("Incorrect padding"), None, False),
