@@ -276,18 +276,23 @@ def _object(row: Any) -> Fields | InvalidInputError:
 
 
 def _table(text: str, where: str, delimiters: str = ",;\t") -> list[Record]:
-    """Parse CSV; the delimiter is the one that the header has most of."""
+    """Parse CSV; the delimiter is the one that gives the header the most cells."""
+
+    def header_cells(delimiter: str) -> int:
+        lines = io.StringIO(text.lstrip(), newline="")
+        return len(next(csv.reader(lines, delimiter=delimiter), ()))
+
     csv.field_size_limit(2**31 - 1)
-    first = text.lstrip().partition("\n")[0]
-    separator = re.fullmatch(r"sep=(.)\r?", first)  # written for Excel
-    delimiter = separator[1] if separator else max(delimiters, key=first.count)
+    if separator := re.match(r"\s*sep=(.)\r?\n", text):  # written for Excel
+        text = text.replace(f"sep={separator[1]}", "", 1)
+    delimiter = separator[1] if separator else max(delimiters, key=header_cells)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         rows = [(f"line {reader.line_num}", cells) for cells in reader]
     except csv.Error as error:
         where = f"{where}, line {reader.line_num}"
         raise InvalidInputError(f"{where}: {error}: check its quotes.") from error
-    return _named(rows[1:] if separator else rows, where)
+    return _named(rows, where)
 
 
 def _tab_table(text: str, where: str) -> list[Record]:

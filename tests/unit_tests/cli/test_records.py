@@ -139,6 +139,21 @@ def test_german_excel_export() -> None:
     assert second.given_at.isoformat() == "2024-05-02T00:00:00+00:00"
 
 
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("Of ann, bob, eve", '"Of ann, bob, eve";outputs\na;b\n'),
+        ("Of ann,\nbob", '"Of ann,\nbob";outputs\r\na;b\r\n'),
+        ("Of ann, bob", "\nsep=|\nOf ann, bob|outputs\na|b\n"),
+    ],
+)
+def test_delimiter_of_a_table_with_commas_in_its_header(
+    tmp_path: Path, column: str, text: str
+) -> None:
+    rows = read_text(tmp_path, text, f"inputs={column}")
+    assert rows == [{"inputs": "a", "outputs": "b"}]
+
+
 def test_ragged_row_of_google_sheets_does_not_reject_other_rows() -> None:
     first, ragged, last = read("google_sheets.csv")
     assert [feedback.value for feedback in feedback([first, last])] == [False, True]
