@@ -21,7 +21,7 @@ from memalign_graph.cli.options import (
 )
 from memalign_graph.cli.records import Record, example_of, read_records
 from memalign_graph.cli.terminal import Terminal, pluralize
-from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.errors import InvalidInputError, MemAlignError, StoreError
 from memalign_graph.local.stores import open_store, open_store_async
 
 if TYPE_CHECKING:
@@ -117,15 +117,15 @@ class _Judging:
     async def judge(self, examples: list[dict[str, Any]], max_concurrency: int) -> None:
         """Judge the examples that are not finished."""
         from memalign_graph.graphs import create_judge_graph
-        from memalign_graph.memory.facts import EMPTY_VERSION
 
         location, settings, terminal = self.location, self.settings, self.terminal
         indexes = [index for index in range(len(examples)) if index not in self.lines]
+        if not indexes:
+            return  # and make no memory
         async with self._open(open_store_async) as store:
             memory = location.memory_in(store, settings.embeddings)
             terminal.note(f"memory {location}: guidelines: {len(await memory.aguidelines())}")
-            if await memory.aversion() == EMPTY_VERSION:
-                terminal.warn(f"{location} is empty: judging by the criterion alone.")
+            self._warn_if_empty(await memory.aversion())
             graph = create_judge_graph(settings.criterion, **settings.options).compile(store=store)
             judged = graph.abatch_as_completed(
                 [examples[index] for index in indexes],
@@ -135,12 +135,8 @@ class _Judging:
             )
             with terminal.progress() as progress:
                 async for position, result in judged:
-                    if isinstance(result, MemAlignError):
-                        self.add(indexes[position], result)
-                    elif isinstance(result, BaseException):
-                        raise result
-                    else:
-                        self.add(indexes[position], result["judgment"])
+                    outcome = result if isinstance(result, Exception) else result["judgment"]
+                    self.add(indexes[position], outcome)
                     progress("judged", len(self.lines), len(examples))
 
     def prepare(
@@ -155,6 +151,7 @@ class _Judging:
         rows = [{**row, **case} for row, case in zip(self.rows, examples, strict=True)]
         with option_errors(**_OPTION_BY_FIELD), self._open(open_store) as store:
             batch = prepare_batch(self.settings, rows, path, store=store, **self.location.context)
+        self._warn_if_empty(batch.version)
         for index, error in batch.errors.items():
             reason = unreadable.get(index, error)
             self.terminal.warn(f"line {rows[index]['line']}: not judged: {reason}")
@@ -196,11 +193,20 @@ class _Judging:
         has_store = self.location.exists or self.settings.keep_judgments is not None
         return open_store(self.location.memory) if has_store else nullcontext(InMemoryStore())
 
-    def add(self, index: int, outcome: Mapping[str, Any] | MemAlignError) -> None:
+    def _warn_if_empty(self, version: str) -> None:
+        from memalign_graph.memory.facts import EMPTY_VERSION
+
+        if version == EMPTY_VERSION:
+            self.terminal.warn(f"{self.location} is empty: judging by the criterion alone.")
+
+    def add(self, index: int, outcome: Mapping[str, Any] | Exception) -> None:
+        """Add a judgment or why there is none; raises an error that is not of one example."""
         judged: dict[str, Any] = {"judgment": outcome, "error": None}
-        if isinstance(outcome, MemAlignError):
+        if isinstance(outcome, MemAlignError) and not isinstance(outcome, StoreError):
             self.errors.append(outcome)
             judged = {"judgment": None, "error": str(outcome)}
+        elif isinstance(outcome, Exception):
+            raise outcome
         self.lines[index] = {**self.rows[index], **judged}
         while self.terminal.as_json and self._written in self.lines:
             self.terminal.document(self.lines[self._written], indent=None)

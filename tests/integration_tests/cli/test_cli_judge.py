@@ -1,11 +1,13 @@
 """`memalign judge` and `memalign batch`: with or without a memory."""
 
 import re
+import sqlite3
 import threading
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 from memalign_graph import Judge, Judgment
 from memalign_graph.bulk import prepare_batch
@@ -189,6 +191,35 @@ def test_file_is_judged_by_a_batch(shell: Shell) -> None:
     for made in (*lines, *at_once):
         (made["judgment"] or {}).pop("id", None)
     assert lines == at_once
+
+
+def test_empty_memory_of_a_batch_is_warned_of(shell: Shell) -> None:
+    ran = shell.judge(CASE, options=["--prepare", "batch.jsonl"])
+    assert "warning: memalign.db (namespace memalign, criterion support_tone) is empty" in ran.err
+
+
+def test_failed_store_ends_judging(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no failure of the model, and further calls would be paid for."""
+    shell.settings(judge={"keep_judgments": 30})
+    assert shell.judge(CASE, CASE, options=["--prepare", "batch.jsonl"]).status == 0
+    answer_batch(shell.server, shell.folder / "batch.jsonl", shell.folder / "results.jsonl")
+    shell.server.chats.clear()
+
+    def fail(*_: Any) -> Any:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    for store in (AsyncSqliteStore, SqliteStore):
+        monkeypatch.setattr(store, "_batch_put_ops", fail)
+    for command in (*JUDGE, "examples.jsonl", "--max-concurrency", "1"), COLLECT:
+        assert re.match("--memory: .* disk is full", shell.run(*command, "--json").refusal)
+    assert len(shell.server.chats) == 1
+
+
+def test_no_usable_record_makes_no_memory(shell: Shell) -> None:
+    shell.settings(judge={"keep_judgments": 30})
+    shell.write("examples.jsonl", "no JSON\n")
+    assert shell.run(*JUDGE, "examples.jsonl").status == 2
+    assert not (shell.folder / "memalign.db").exists()
 
 
 def test_batch_needs_the_memory_that_it_was_prepared_with(shell: Shell) -> None:
