@@ -34,6 +34,8 @@ from memalign_graph.types import Check, Criterion, Example, Guideline
 
 logger = logging.getLogger(__name__)
 
+_Prompt = Sequence[BaseMessage]
+
 MEASURED_CASES = 50
 """Guidelines are measured on this many of the newest cases that experts valued."""
 
@@ -52,7 +54,7 @@ async def check_case(
     if not questions:
         return [], []
     answers = await ask_questions(
-        io, chat, example, list(questions.values()), limit=limit, skips_failures=True
+        io, chat, example, list(questions.values()), limit=limit, skips_failed=True
     )
     if answers is None:
         io = TracedIO(io, lambda: {PURPOSE: "check"})
@@ -79,12 +81,12 @@ async def ask_questions(
     questions: Sequence[str],
     *,
     limit: int,
-    skips_failures: bool = False,
+    skips_failed: bool = False,
 ) -> list[float | bool | None] | None:
     """Ask questions about a case, as `ask_yes_or_no` does."""
     asked, _ = prompts.check_prompts(example, questions, max_input_tokens=max_input_tokens(chat))
     io = TracedIO(io, lambda: {PURPOSE: "check"})
-    answers = await ask_yes_or_no(io, chat, asked, limit=limit, skips_failures=skips_failures)
+    answers = await ask_yes_or_no(io, chat, asked, limit=limit, skips_failed=skips_failed)
     if answers is None:
         return None
     return [
@@ -94,31 +96,26 @@ async def ask_questions(
 
 
 async def ask_yes_or_no(
-    io: IO,
-    chat: BaseChatModel,
-    asked: Sequence[Sequence[BaseMessage]],
-    *,
-    limit: int,
-    skips_failures: bool = False,
+    io: IO, chat: BaseChatModel, asked: Sequence[_Prompt], *, limit: int, skips_failed: bool = False
 ) -> list[float | None] | None:
     """Return the probability of yes for each prompt; None for a model without log-probabilities.
 
     The probability for a prompt that was refused, or answered with neither yes nor no, is None.
 
     Raises:
-        ChatModelError: The model can't be reached; with `skips_failures` the probability is None.
+        ChatModelError: The model can't be reached; with `skips_failed` the probability is None.
     """
     model = usable_logprob_model(chat)
     if model is None:
         return None
     has_logprobs, failure = False, None
 
-    async def answer(messages: Sequence[BaseMessage]) -> float | None:
+    async def answer(messages: _Prompt) -> float | None:
         nonlocal has_logprobs, failure
         try:
             reply = await ask_with_logprobs(io, model, messages)
         except ChatModelError as error:
-            if not (skips_failures or is_about_prompt(error)):
+            if not (skips_failed or is_about_prompt(error)):
                 raise
             logger.warning("A check was not answered: %s", error)
             failure = error
@@ -239,6 +236,7 @@ async def fill_questions(
             return dict(zip(some, await _ask_for_questions(io, chat, criterion, some), strict=True))
         except MemAlignError as error:
             if not error.is_refusal or len(some) == 1:
+                logger.warning("A guideline got no question: %s", error)
                 failures.update(dict.fromkeys(some, error))
                 return dict.fromkeys(some, "") if error.is_refusal else {}
         half = len(some) // 2
@@ -251,12 +249,10 @@ async def fill_questions(
         await record_questions(io, access, questions)
     if not failures:
         return None
-    warning = (
+    return (
         f"{len(failures)} guideline(s) could not be rewritten as questions, and are not checked: "
         f"{next(iter(failures.values()))}"
     )
-    logger.warning("%s", warning)
-    return warning
 
 
 async def _ask_for_questions(

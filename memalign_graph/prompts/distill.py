@@ -51,6 +51,8 @@ holds instead, or nothing."""
 _IN_ORDER = """
 The feedback is in order of time: where it contradicts itself or a guideline, the newer counts."""
 
+_INSTRUCTIONS = f"{_SYSTEM}\n{_RULES}\n{QUESTION_RULES}\n{QUESTION}\n{_CHANGE}\n{_IN_ORDER}"
+
 _CLOSING = (
     "Rewrite the expert's reason, not the output, as a rule for other cases of this kind. Keep the "
     "expert's terms. Answer in this shape: {shape}"
@@ -141,7 +143,7 @@ def distill_prompt(
     return DistillPrompt(
         [SystemMessage(system), HumanMessage(human)],
         criterion,
-        prompt_wording=f"{_SYSTEM}\n{_RULES}\n{QUESTION_RULES}\n{_CHANGE}\n{_IN_ORDER}\n{closing}",
+        prompt_wording=f"{_INSTRUCTIONS}\n{closing}",
         comments=" ".join(episode.rationale or "" for episode in by_handle.values()),
         max_operations=max_operations or limit,
         episodes=by_handle,

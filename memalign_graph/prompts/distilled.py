@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from memalign_graph.errors import ChatModelError, ModelAnswerError, enumerate_ids, excerpt
 from memalign_graph.memory.guidelines import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
 from memalign_graph.prompts import fences
-from memalign_graph.prompts.checks import QUESTION, QUESTION_RULES, parse_question
+from memalign_graph.prompts.checks import parse_question
 from memalign_graph.prompts.distill import DistillPrompt
 from memalign_graph.prompts.distill_small import (
     MADE_UP_WORDS,
@@ -41,7 +41,6 @@ _OPEN_QUESTION = re.compile(r"(what|which|who|whom|whose|when|where|why|how)\b",
 _SHOWN_PART = re.compile(r"<(inputs|outputs|reference_outputs)>\n(.*?)\n</\1>", re.DOTALL)
 _JSON_ESCAPE = re.compile(r"\\(?:[bfnrt]|u[0-9a-f]{4})")
 _STOP_WORDS = frozenset(fences.split_words(fences.STOP_WORDS))
-_QUESTION_WORDS = fences.split_words(f"{QUESTION_RULES}\n\n{QUESTION}")
 
 
 @dataclass
@@ -119,8 +118,6 @@ class _PromptWords(NamedTuple):
 
     cases: fences.Words
     wording: fences.Words
-    not_of_question: fences.Words
-    """What a check question may not repeat: cases, wording, and how a question is asked for."""
     comments: fences.Words
     content: set[str]
     """The words of the comments that say something."""
@@ -134,8 +131,6 @@ class _PromptWords(NamedTuple):
         parts = [part for _, part in _SHOWN_PART.findall(prompt.messages[-1].text)]
         cases = dict.fromkeys([*parts, *(_JSON_ESCAPE.sub(" ", part) for part in parts)])
         comments = f"{prompt.comments}\n{fences.escape_tags(prompt.comments)}"
-        shown = fences.split_words("\n\n".join(cases))
-        wording = fences.split_words(prompt.prompt_wording)
         outputs = {
             episode.id: fences.split_words(
                 fences.as_text(episode.example.outputs)[:MAX_GUIDELINE_CHARS]
@@ -143,9 +138,8 @@ class _PromptWords(NamedTuple):
             for episode in prompt.episodes.values()
         }
         return cls(
-            cases=fences.Words(shown),
-            wording=fences.Words(wording),
-            not_of_question=fences.Words([*shown, *wording, *_QUESTION_WORDS]),
+            cases=fences.Words(fences.split_words("\n\n".join(cases))),
+            wording=fences.Words(fences.split_words(prompt.prompt_wording)),
             comments=fences.Words(fences.split_words(comments)),
             content=_content_words(prompt.comments),
             outputs=outputs,
@@ -218,7 +212,8 @@ def _read_operation(
     if action == "retire" and guideline and normalize_text(text) == normalize_text(guideline.text):
         text = ""  # models that fill in every field repeat what they retire
     question = parse_question(operation.get("question"))
-    if not text or fences.repeats(question, words.not_of_question, words.comments):
+    known = (words.cases, words.wording)
+    if not text or any(fences.repeats(question, each, words.comments) for each in known):
         question = ""  # a question asked of all cases may not quote this one
     return GuidelineOperation(
         action=action,
