@@ -24,7 +24,7 @@ from memalign_graph.identity import storable
 from memalign_graph.replies import refusal_in
 from memalign_graph.scales import PassRule
 from memalign_graph.settings import Sees
-from memalign_graph.transcript import message_fields, read_messages
+from memalign_graph.transcript import is_binary, message_fields, read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 TurnState = Mapping[str, Any]
@@ -351,7 +351,10 @@ def request_text(message: BaseMessage) -> str:
 
 
 def _answer_text(message: BaseMessage) -> str:
-    """Return an answer's text, a model's refusal, or a tool's result."""
+    """Return an answer's text, a model's refusal, or a tool's result; of a picture, its type."""
+    parts = message.content if isinstance(message.content, list) else []
+    if any(isinstance(part, dict) and is_binary(part) for part in parts):
+        return _content(message).strip()
     if text := message.text.strip():
         return text
     if isinstance(message, ToolMessage):

@@ -175,13 +175,20 @@ def _text(content: Any, role: str, where: str | None) -> str:
     return ("" if role == "assistant" else "\n").join(text for text in texts if text)
 
 
+def is_binary(part: Mapping[str, Any]) -> bool:
+    """Return whether a part of a message's content is a picture, a file or the like."""
+    kind = str(part.get("type"))
+    is_named = any(name in kind for name in _BINARY_PARTS) and kind != "file_search_call"
+    return kind not in OWN_PARTS and (is_named or not _BINARY_KEYS.isdisjoint(part))
+
+
 def _part_text(part: Mapping[str, Any], where: str | None) -> str:
     kind = str(part.get("type"))
     if kind in _TEXT_PARTS or kind == "refusal":
         return str(part.get("refusal" if kind == "refusal" else "text") or "")
     if kind in _UNSAID_PARTS or kind in _CALL_PARTS:
         return ""
-    if not any(name in kind for name in _BINARY_PARTS) and _BINARY_KEYS.isdisjoint(part):
+    if not is_binary(part):
         with suppress(ValueError, TypeError, RecursionError):
             return dump_json(part)
     if where is not None:

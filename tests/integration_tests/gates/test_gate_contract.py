@@ -174,10 +174,32 @@ async def test_every_kind_of_state_revises(bench: Bench, state: Any, build: Any)
     assert {type(item) for item in seen} == {dict if state is TypedState else state}
 
 
-PICTURE = {"type": "image", "url": "https://example.org/a.png"}
+PICTURE: dict[str, Any] = {"type": "image", "url": "https://example.org/a.png"}
+HERE = {"type": "text", "text": "Here: "}
+SEARCH = {"type": "file_search_call", "id": "1", "queries": ["cats"]}
 
 
-@pytest.mark.parametrize("answer", ["  \n", [], [PICTURE], [{"type": "text", "text": " "}]])
+@pytest.mark.parametrize(
+    ("answer", "seen"),
+    [
+        ([PICTURE], "[image]"),
+        ([HERE, PICTURE], "Here: [image]"),
+        ([HERE, SEARCH], "Here:"),
+    ],
+)
+async def test_judge_sees_that_an_answer_has_a_picture(
+    bench: Bench, answer: Any, seen: str
+) -> None:
+    result = await bench.invoke(gated(bench, lambda _: {"messages": [AIMessage(answer)]}), asked())
+    assert result["quality_gate"]["status"] == "accepted"
+    assert outputs(bench.server) == [seen]
+
+
+THOUGHT = {"type": "thinking", "thinking": "A cat?", "signature": "1"}
+BLANKS: list[Any] = ["  \n", [], [THOUGHT], [SEARCH], [{"type": "text", "text": " "}]]
+
+
+@pytest.mark.parametrize("answer", BLANKS)
 async def test_empty_answer_fails_without_a_model_call(bench: Bench, answer: Any) -> None:
     graph = gated(bench, lambda _: {"messages": [AIMessage(answer)]}, max_revisions=1)
     result = await bench.invoke(graph, asked())

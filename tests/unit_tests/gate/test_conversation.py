@@ -52,7 +52,7 @@ ANSWERS: dict[str, tuple[list[Any], str | None]] = {
     "hands-back-without-an-answer": (HANDS_BACK, None),
     "calls-tools": ([CALLING], None),
     "tool-says-nothing": ([CALLING, ToolMessage(" ", tool_call_id="1")], None),
-    "picture": ([AIMessage([PICTURE])], None),
+    "picture": ([AIMessage([PICTURE])], "[image]"),
     "other-role": ([ChatMessage(content="A", role="critic")], None),
     "nobody-answered": ([], None),
     "not-revised": ([DRAFT, CRITIQUE], None),
