@@ -381,7 +381,7 @@ class Episode(FrozenModel):
     status: EpisodeStatus = "pending"
     """Whether it has been distilled."""
     judgment: Judgment | None = None
-    """The judgment that the feedback answers, if any."""
+    """The judgment that the feedback answers, if any; feedback without one keeps it."""
     other_verdicts: dict[str, Value] = Field(
         default_factory=dict, exclude_if=lambda verdicts: not verdicts
     )

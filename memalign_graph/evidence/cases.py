@@ -46,7 +46,7 @@ class EvidenceCase:
     verdict: RawVerdict | None
     """The present judge's, given without these experts' feedback in the prompt."""
     judged_at: datetime
-    """The time of the feedback on that verdict."""
+    """The time of the first feedback on the case; a reason added later leaves it."""
     is_always_asked: bool = False
     """Whether no verdict could have spared the question, by the first answer to one."""
 
@@ -80,7 +80,7 @@ def load_cases(
             continue
         ids = {row.id for row in rows}
         judged = [
-            (RawVerdict(value, past.probabilities), row.given_at, past.review)
+            (RawVerdict(value, past.probabilities), row.first_given_at, past.review)
             for row in rows
             if (past := row.past_verdict) and is_present(past) != by_others
             if ids.isdisjoint(past.shown)

@@ -118,6 +118,10 @@ class EpisodeRow:
         return word_of(self.content)
 
     @property
+    def first_given_at(self) -> datetime:
+        return min(self.given_at, datetime.fromisoformat(self.content["created_at"]))
+
+    @property
     def is_purged(self) -> bool:
         return not self.example_id
 
@@ -144,7 +148,7 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
     adds_nothing = repeats or stored.says_the_same_as(new) or stored.given_at > new.given_at
     is_revision = replaces and new.given_at >= stored.given_at
     is_new = is_revision or not (adds_nothing or confirms)
-    judgment = new.judgment if is_new else stored.judgment or new.judgment
+    judgment = (new.judgment or stored.judgment) if is_new else (stored.judgment or new.judgment)
     verdicts = {**stored.verdicts, **new.verdicts}
     if judgment is not None:
         del verdicts[judgment.id]
@@ -266,9 +270,7 @@ class MemoryState:
             is_touched |= self._set(key, None)
         for episode_id, key in fact.said.items():
             row, before = self._rows_by_key[key], self.rows.get(episode_id)
-            if fact.reason == JUDGE_CASES and (
-                before is None or before.feedback_hash != row.feedback_hash
-            ):
+            if fact.reason == JUDGE_CASES and not self._is_current(episode_id, row.feedback_hash):
                 continue  # forgotten or taken back, before or after the judge was asked
             if row.is_purged and not self._include_purged:
                 is_touched |= self._set(episode_id, None)
@@ -382,9 +384,7 @@ class MemoryState:
         current = self.guidelines.get(new.id)
         if new.origin == "expert":
             # A revision that only adds a question counts while its text is the current one.
-            is_other = (
-                new.id in self._retired if current is None else current.revision != new.revision
-            )
+            is_other = current.revision != new.revision if current else new.id in self._retired
             return is_other and new.revision == new.replaces
         if current is None:
             return new.replaces is not None and new.id in self._retired

@@ -1,6 +1,7 @@
 """The default decision does no harm, in worlds where it could; and what counts as a case."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from tests.unit_tests.evidence.decision_worlds import (
 )
 from tests.unit_tests.evidence.worlds import (
     SCALES,
+    START,
     Item,
     decided,
     fact,
@@ -162,6 +164,10 @@ def test_the_newest_verdicts_are_those_of_the_newest_feedback_whatever_the_ids(s
     world = WORLDS["judge learned .6 -> .95, last half"]
     past, _ = world.make(np.random.default_rng([100, seed]), 100, 0)
     records = [word(at, item, case=99 - at) for at, item in enumerate(past)]
+    assert not model_of(view_of(past, records)).decides("auto")
+    for record, item in zip(records[:50], past, strict=False):
+        if item.verdict != item.truth:  # the expert adds a reason afterwards
+            record["episode"]["given_at"] = (START + timedelta(days=1)).isoformat()
     assert not model_of(view_of(past, records)).decides("auto")
 
 

@@ -113,6 +113,7 @@ def word(at: int, item: Item, case: int | None = None) -> dict[str, Any]:
         "example_id": f"x{case:04d}",
         "value": item.truth,
         "given_at": (START + timedelta(minutes=at)).isoformat(),
+        "created_at": (START + timedelta(minutes=at)).isoformat(),
         "status": "distilled",
         "judgment": None if item.verdict is None else judged,
     }

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import (
     Categorical,
@@ -78,6 +79,36 @@ def test_value_alone_completes_a_comment_without_one(memory: JudgeMemory) -> Non
     episode = memory.remember(comment("one", None, value=False, author="ann"))
     assert (episode.rationale, episode.value, episode.status) == ("Too cold.", False, "distilled")
     assert [guideline.episode_ids for guideline in memory.guidelines()] == [[episode.id]]
+
+
+@pytest.mark.parametrize("value", [False, True])
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_newer_feedback_without_a_judgment_keeps_the_judges_verdict(
+    memory: JudgeMemory, *, value: bool, is_imported: bool
+) -> None:
+    newer = comment(value=value, given_at=datetime(2026, 1, 2, tzinfo=UTC))
+    elsewhere = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    elsewhere.remember(newer)
+    memory.remember(
+        newer.model_copy(
+            update={
+                "value": False,
+                "rationale": None,
+                "judgment": VERDICT,
+                "given_at": datetime(2026, 1, 1, tzinfo=UTC),
+            }
+        )
+    )
+    older = memory.export_jsonl()
+    if is_imported:
+        memory.import_jsonl(elsewhere.export_jsonl())
+        elsewhere.import_jsonl(older)
+        assert elsewhere.version() == memory.version()
+    else:
+        memory.remember(newer)
+    [episode] = memory.episodes()
+    assert (episode.value, episode.rationale) == (value, newer.rationale)
+    assert (episode.judgment, episode.other_verdicts) == (VERDICT, {})
 
 
 def test_same_feedback_in_another_thread_adds_the_thread(memory: JudgeMemory) -> None:
