@@ -142,7 +142,7 @@ class Drift(FrozenModel):
     """The agreement from then until the evidence is highest."""
 
     since: date | None = None
-    """The day of the first answer after the most likely time of the fall."""
+    """The day of the first judgment after the most likely time of the fall."""
 
 
 def find_drift(answers: Sequence[tuple[str, date, bool]]) -> Drift:

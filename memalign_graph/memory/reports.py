@@ -124,26 +124,26 @@ async def review_report(
 def _drawn(
     log: Iterable[ReviewLogEntry], episodes: Sequence[Episode], scale: Scale
 ) -> list[tuple[str, date, bool]]:
-    """Return the sampled judgments in the order of answers, and whether the judge agreed.
+    """Return the answered judgments of the sample in their order, and whether the judge agreed.
 
     Also those with other reasons to ask: what is uncertain changes as the memory grows. Other
     verdicts than the present one of an answer count if the case was judged again later. Otherwise
     the present one has replaced them: it is a newer answer's or, after `migrate`, another judge's.
     """
-    sampled, answered_at = _sampled(log, episodes), dict[str, datetime]()
+    sampled, judged_at = _sampled(log, episodes), dict[str, datetime]()
     logged_at = {item.judgment_id: item.at for item in log}
-    for episode in sorted(episodes, key=lambda episode: episode.given_at, reverse=True):
+    for episode in episodes:
         present = episode.judgment and episode.judgment.id
         replaced_at = logged_at.get(present or "", episode.given_at)
         for key in episode.verdicts.keys() & sampled:
-            at = logged_at.get(key, episode.given_at)
-            if key == present or at > replaced_at:
-                # An episode with several answers has the date of the newest.
-                answered_at[key] = at if episode.other_verdicts else max(at, episode.given_at)
+            # The log no longer has older judgments; a changed answer has a new date.
+            at = logged_at.get(key, min(episode.created_at, episode.given_at))
+            if present in (None, key) or at > replaced_at:
+                judged_at.setdefault(key, at)
     answers = answered_judgments(episodes, scale)
     return [
-        (key, answered_at[key].astimezone(UTC).date(), values_agree(scale, *answers[key]))
-        for key in sorted(answered_at.keys() & answers, key=lambda key: (answered_at[key], key))
+        (key, judged_at[key].astimezone(UTC).date(), values_agree(scale, *answers[key]))
+        for key in sorted(judged_at.keys() & answers, key=lambda key: (judged_at[key], key))
     ]
 
 

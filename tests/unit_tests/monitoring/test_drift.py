@@ -1,5 +1,6 @@
 """Drift detection: power and false alarms."""
 
+import json
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
@@ -116,3 +117,52 @@ def test_case_judged_again_counts_at_the_time_of_its_judgment() -> None:
     drift = memory.review_report().drift
     assert (drift.answers, drift.has_fallen) == (90, True)
     assert (drift.before, drift.after, drift.since) == (1, 0, date(2026, 3, 2))
+
+
+def log_sample(memory: JudgeMemory) -> None:
+    for episode in memory.episodes():
+        assert episode.judgment is not None
+        run_sync(log_review(SYNC, memory.access, episode.judgment, DRAWN, episode.given_at))
+
+
+def test_reasons_that_a_table_adds_leave_trust_and_drift_as_they_were() -> None:
+    memory = sampled(90, "sample")
+    log_sample(memory)
+    before = memory.trust(), memory.review_report()
+    fields = {"value", "author", "example"}
+    wrong = [each.model_dump(include=fields) for each in memory.episodes()[60:]]
+    memory.remember([{**each, "rationale": "Too cold."} for each in wrong])
+    assert [each.rationale for each in memory.episodes()[60:]] == ["Too cold."] * 30
+    assert (memory.trust(), memory.review_report()) == before
+    assert before[1].drift.has_fallen
+
+
+def test_answers_that_name_no_present_verdict_count_for_drift() -> None:
+    memory = sampled(90, "sample")
+    log_sample(memory)
+    lines = [json.loads(line) for line in memory.export_jsonl().splitlines()]
+    for line in lines:
+        if line["type"] == "episode":
+            judgment = line.pop("judgment")
+            line["other_verdicts"] = {judgment["id"]: judgment["value"]}
+    before = memory.review_report().drift
+    memory.forget(author="ann")
+    memory.import_jsonl(map(json.dumps, lines))
+    assert all(episode.judgment is None for episode in memory.episodes())
+    assert memory.review_report().drift == before
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_old_answers_that_are_changed_raise_no_alarm(*, is_logged: bool) -> None:
+    memory = memory_of()
+    for number in range(90):
+        feedback = judged(f"late {number}", True, True)
+        assert isinstance(feedback.judgment, Judgment)
+        judgment = feedback.judgment.model_copy(update={"review": DRAWN})
+        memory.remember(feedback.model_copy(update={"judgment": judgment}))
+    if is_logged:
+        log_sample(memory)
+    for episode in memory.episodes()[4::9]:
+        memory.revise(episode.id, {"value": False})
+    drift = memory.review_report().drift
+    assert (drift.answers, drift.has_fallen) == (90, False)
