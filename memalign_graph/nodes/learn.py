@@ -80,7 +80,7 @@ async def clarify_feedback(step: NodeCall) -> StateUpdate:
     form = clarify_form(step.resources.criterion, feedback, question)
     await step.access.refresh(step.io)  # before the question, as in `collect_feedback`
     answer = form.ask(step.settings["namespace"])
-    merged = clarify.merge_clarification(feedback, question, answer)
+    merged = clarify.merge_clarification(feedback, question, answer, step.resources.criterion.scale)
     if answer:  # given now: it counts after what the expert said elsewhere in the meantime
         merged = date_reply(step, merged, answer.get("given_at"))
     if merged.episode_id != feedback.episode_id:  # only the answer names its author

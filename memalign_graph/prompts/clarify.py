@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
+from memalign_graph.agreement import value_or_none
 from memalign_graph.memory.guidelines import normalize_text
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
+from memalign_graph.scales import Scale
 from memalign_graph.types import Criterion, Episode, Feedback, Guideline
 
 MAX_QUESTION_CHARS = 300
@@ -112,9 +114,11 @@ def parse_question(answer: dict[str, Any], prompt: ClarifyPrompt) -> str | None:
     return question
 
 
-def merge_clarification(feedback: Feedback, question: str, answer: Mapping[str, Any]) -> Feedback:
-    """Append the question and its answer to the comment."""
-    fields = {
+def merge_clarification(
+    feedback: Feedback, question: str, answer: Mapping[str, Any], scale: Scale
+) -> Feedback:
+    """Append the question and its answer to the comment; drop a value that left the scale."""
+    fields = {"value": value_or_none(feedback.value, scale)} | {
         name: value
         for name, value in answer.items()
         if name == "value" or getattr(feedback, name) is None

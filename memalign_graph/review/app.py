@@ -9,11 +9,12 @@ from urllib.parse import quote
 import httpx
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.facts import EMPTY_VERSION
@@ -56,14 +57,14 @@ async def save_name(page: PageRequest) -> Response:
     return response
 
 
-def _back(page: PageRequest) -> str:
+def _back(page: PageRequest, default: str = "/review") -> str:
     back = page.form.get("back") or page.request.query_params.get("back", "")
-    return back if back.startswith("/review/") else "/review"
+    return back if back.startswith("/review/") else default
 
 
 async def list_tasks(page: PageRequest) -> Response:
-    tasks, _ = await page.queue.list_tasks(page.reviewer)
-    more = max(len(tasks) - _MAX_SHOWN, 0)
+    tasks, count = await page.queue.list_tasks(page.reviewer)
+    more = max(count - _MAX_SHOWN, 0)
     title = "Cases that wait for you"
     return await page.show("queue", title, tasks=tasks[:_MAX_SHOWN], more=more)
 
@@ -94,6 +95,10 @@ async def show_case(page: PageRequest, error: str = "") -> Response:
         is_call=bool(tool_call(example["outputs"])),
         is_own_memory=case["namespace"] == page.queue.namespace,
     )
+
+
+async def return_to_case(page: PageRequest) -> Response:
+    return redirect(f"/review/case/{quote(page.task_id)}")
 
 
 async def post_answer(page: PageRequest) -> Response:
@@ -199,7 +204,7 @@ async def edit_guidelines(page: PageRequest) -> Response:
             await rollback(ASYNC, access, form.get("version", ""), author=author)
         case _:
             raise InvalidInputError("This needs a permission that you do not have.")
-    return redirect(f"/review/learned/{quote(page.criterion)}")
+    return redirect(_back(page, f"/review/learned/{quote(page.criterion)}"))
 
 
 def _check_unchanged(what: str, text: str | None, seen: str | None) -> None:
@@ -243,7 +248,11 @@ async def revise_answer(page: PageRequest) -> Response:
     value = None if episode.value is None else access.criterion.scale.show(episode.value)
     said = " ".join(filter(None, (value, episode.rationale)))
     _check_unchanged("answer", said, page.form.get("was"))
-    fields = {name: page.form.get(name, "").strip() or None for name in ("value", "rationale")}
+    fields: dict[str, Any] = {
+        name: page.form.get(name, "").strip() or None for name in ("value", "rationale")
+    }
+    if fields["value"] is None and value_or_none(episode.value, access.criterion.scale) is None:
+        fields["value"] = episode.value  # of an earlier scale, so the form could not show it
     await revise(ASYNC, access, key, fields)
     return redirect(f"/review/mine/{quote(page.criterion)}")
 
@@ -257,11 +266,13 @@ _Handler = Callable[[PageRequest], Awaitable[Response]]
 _CASE, _LEARNED = "/case/{question_id}", "/learned/{criterion:path}"
 _PAGES: list[tuple[str, str, _Handler]] = [
     ("GET", "", list_tasks),
+    ("GET", "/", list_tasks),
     ("GET", "/next", next_task),
     ("GET", "/name", ask_name),
     ("POST", "/name", save_name),
     ("GET", _CASE, show_case),
     ("GET", f"{_CASE}/nearest", show_nearest),
+    ("GET", f"{_CASE}/{{form}}", return_to_case),
     ("POST", f"{_CASE}/effect", preview_answer),
     ("POST", f"{_CASE}/rule", preview_guideline),
     ("POST", f"{_CASE}/answer", post_answer),
@@ -311,12 +322,14 @@ def create_review_app(
                 form = await read_form(request, token) if method == "POST" else {}
                 page = PageRequest(queue, request, reviewer, token, form)
                 if path != "/name" and not reviewer.name:
-                    back = request.url.path if method == "GET" else "/review"
+                    back = quote(request.url.path) if method == "GET" else "/review"
                     response = redirect(f"/review/name?back={quote(back)}")
                 else:
                     response = await handler(page)
             except HTTPException as error:
                 response = PlainTextResponse(error.detail, error.status_code)
+            except ClientDisconnect:
+                response = Response(status_code=400)  # which nobody reads
             except (MemAlignError, httpx.HTTPError) as error:  # the latter from the Agent Server
                 is_gone = isinstance(error, NotOpenError)
                 texts = {"message": str(error), "written": _written(form), "is_gone": is_gone}

@@ -75,6 +75,7 @@ class ReviewQueue:
     ) -> None:
         """Serve the judges' memories in a store; by default the Agent Server's own."""
         self.judges = {judge.criterion.name: judge for judge in judges}
+        self._criteria = case_payload("review", (judge.criterion for judge in judges))["criteria"]
         self.namespace = [*namespace]
         self._store = store
         self._resources = {name: JudgeResources(judge) for name, judge in self.judges.items()}
@@ -109,7 +110,7 @@ class ReviewQueue:
             f"kept {name}": partial(self._list_kept_judgments, name) for name in self.judges
         }
         if reviewer.client is not None:
-            read = partial(threads.list_tasks, reviewer.client, self.judges, _MAX_LISTED)
+            read = partial(threads.list_tasks, reviewer.client, self._criteria, _MAX_LISTED)
             sources[f"threads {reviewer.account}"] = read
         listings = [await self._listing(*source) for source in sources.items()]
         listed = [task for listing in listings for task in listing.tasks]
@@ -179,7 +180,7 @@ class ReviewQueue:
         source, _, rest = task_id.partition("-")
         if source != "j":
             max_states = _MAX_LISTED if late else 0
-            return await threads.load_case(reviewer.client, task_id, self.judges, max_states)
+            return await threads.load_case(reviewer.client, task_id, self._criteria, max_states)
         name, _, judgment_id = rest.rpartition("-")
         with suppress(InvalidInputError):
             access = self.access(unquote(name))

@@ -77,10 +77,13 @@ class SignIn:
             return self._user_of_server(request)
         if self.user_header:
             return Reviewer(self._user_of_proxy(request, self.user_header), verified=True)
-        host = re.sub(r":\d+$", "", request.headers.get("host", ""))
+        headers = request.headers
+        host = re.sub(r":\d+$", "", headers.get("host", ""))
         # Any client can send this header. A client without an address uses a Unix socket.
         is_local = request.client is None or _is_in(request.client.host, _LOOPBACK)
-        if host not in _LOCAL_HOSTS or not is_local or not _FORWARDED.isdisjoint(request.headers):
+        # No browser sends HTTP/1.0; nginx does by default.
+        is_forwarded = request.scope["http_version"] == "1.0" or not _FORWARDED.isdisjoint(headers)
+        if host not in _LOCAL_HOSTS or not is_local or is_forwarded:
             raise _refusal(
                 "This page answers its own machine only: open it as 127.0.0.1. (Behind a reverse "
                 "proxy it needs --user-header.)"
@@ -153,7 +156,8 @@ class PageRequest:
 
     async def open_task(self) -> ReviewTask:
         """Open this request's task; a page that is open already may be answered late."""
-        late = self.request.method == "POST" or self.request.url.path.endswith("/nearest")
+        shown = "show" in self.request.query_params or self.request.url.path.endswith("/nearest")
+        late = self.request.method == "POST" or shown
         return await self.queue.open(self.reviewer, self.task_id, late=late)
 
     async def show(self, template: str, title: str, **context: Any) -> Response:

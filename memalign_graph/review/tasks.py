@@ -19,6 +19,7 @@ from memalign_graph.memory.access import search_namespace
 from memalign_graph.prompts.clarify import merge_clarification
 from memalign_graph.prompts.fences import headline
 from memalign_graph.review.blocks import tool_call, visible
+from memalign_graph.review.forms import criteria_of
 from memalign_graph.transcript import goal_tools_answer, transcripts_in
 from memalign_graph.types import Feedback
 
@@ -134,7 +135,8 @@ def feedback_of(case: CasePayload, reply: Mapping[str, Any]) -> dict[str, Feedba
                 fields = {**reply, **about, "rationale": f"{question}\n{reply['rationale']}"}
                 feedback[name] = Feedback.model_validate(fields)
             else:
-                feedback[name] = merge_clarification(earlier, question, reply)
+                scale = criteria_of(case)[name].scale
+                feedback[name] = merge_clarification(earlier, question, reply, scale)
         elif answer:
             fields = {"author": reply.get("author"), **answer, **about}
             feedback[name] = Feedback.model_validate(fields)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -28,6 +28,8 @@ from memalign_graph.types import Example
 
 logger = logging.getLogger(__name__)
 
+ServedCriteria = Mapping[str, Mapping[str, Any]]
+"""The criteria as JSON, by name; they may have another scale than when a thread asked."""
 _TASK_ID = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
 
@@ -37,18 +39,19 @@ def parse_task_id(task_id: str) -> tuple[str, str]:
     return (parts[1], parts[2]) if parts else ("", "")
 
 
-def cases_of(thread: Mapping[str, Any], criteria: Collection[str]) -> dict[str, CasePayload]:
+def cases_of(thread: Mapping[str, Any], criteria: ServedCriteria) -> dict[str, CasePayload]:
     """Return the cases that a thread asks about, by interrupt id, if the page can show them."""
+    cases: dict[str, CasePayload] = {}
     by_task = (thread.get("interrupts") or {}).values()
-    interrupts = [interrupt for pending in by_task for interrupt in pending]
-    cases = {
-        interrupt["id"]: (interrupt.get("response_schema") or {}).get(CASE_KEYWORD)
-        for interrupt in interrupts
-    }
-    return {key: case for key, case in cases.items() if case and _can_show(case, criteria)}
+    for interrupt in (interrupt for pending in by_task for interrupt in pending):
+        case = (interrupt.get("response_schema") or {}).get(CASE_KEYWORD)
+        if case and _can_show(case, criteria):
+            served = {name: criteria[name] for name in case["criteria"]}
+            cases[interrupt["id"]] = {**case, "criteria": served}
+    return cases
 
 
-def _can_show(case: CasePayload, criteria: Collection[str]) -> bool:
+def _can_show(case: CasePayload, criteria: ServedCriteria) -> bool:
     """Return whether the criteria are served, and the page has a form for the case.
 
     It has none for guidelines that contradict each other.
@@ -65,7 +68,7 @@ def _can_show(case: CasePayload, criteria: Collection[str]) -> bool:
 
 
 async def list_tasks(
-    client: Any, criteria: Collection[str], max_tasks: int
+    client: Any, criteria: ServedCriteria, max_tasks: int
 ) -> tuple[list[ReviewTask], int]:
     """List the oldest tasks, skipping threads with other interrupts, and count all."""
     tasks: list[ReviewTask] = []
@@ -102,7 +105,7 @@ async def load_thread(client: Any, thread_id: str) -> Mapping[str, Any]:
 
 
 async def load_case(
-    client: Any, task_id: str, criteria: Collection[str], max_states: int
+    client: Any, task_id: str, criteria: ServedCriteria, max_states: int
 ) -> CasePayload | None:
     """Load a task's case; for an answered task, from up to `max_states` earlier states."""
     thread_id, interrupt_id = parse_task_id(task_id)

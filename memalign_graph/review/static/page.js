@@ -15,8 +15,9 @@
     const typed = [...new FormData(answer)].filter(([name, value]) => answer.elements[name].type !== "hidden" && value !== "");
     localStorage.setItem(draft(answer.dataset.draft), JSON.stringify(typed));
   };
+  const typedIn = (id) => JSON.parse(localStorage.getItem(draft(id)) || "[]");
   const restore = () => {
-    const typed = JSON.parse(localStorage.getItem(draft(answer.dataset.draft)) || "[]");
+    const typed = typedIn(answer.dataset.draft);
     for (const [name, value] of typed) if (answer.elements[name] && answer.elements[name].type !== "hidden") answer.elements[name].value = value;
     if (typed.length) notice("good", "What you chose and typed here before is back.");
   };
@@ -25,6 +26,9 @@
     localStorage.removeItem(draft(done));
     history.replaceState(null, "", location.pathname);
   }
+  const missing = !answer && /^\/review\/case\/([^/]+)$/.exec(location.pathname);
+  const unsent = missing ? typedIn(decodeURIComponent(missing[1])).map(([, value]) => value) : [];
+  if (unsent.length) notice("warn text", `You chose and typed here, and it may not be stored: copy what you want to keep.\n\n${unsent.join("\n")}`);
 
   // The field that a digit answers: the focused one, or else the first without an answer.
   const questions = answer ? all(".field:not(.comment)", answer) : [];
@@ -35,6 +39,10 @@
     return questions.includes(focused) ? focused : questions.find(isOpen) || last;
   };
   const point = () => questions.forEach((field) => field.classList.toggle("next", questions.length > 1 && field === current()));
+  const toggle = (option) => {
+    option.checked = !option.checked;
+    option.dispatchEvent(new Event("input", { bubbles: true }));
+  };
   const choose = (digit, event) => {
     last = current();
     const number = last && find("input[type=number]", last);
@@ -43,8 +51,7 @@
     if (!option) return;
     event.preventDefault();
     if (questions.length === 1) option.focus();
-    option.checked = true;
-    option.dispatchEvent(new Event("input", { bubbles: true }));
+    toggle(option);
     (questions.find(isOpen) || last).scrollIntoView({ block: "nearest" });
   };
 
@@ -91,8 +98,15 @@
     if (form.method === "dialog") return;
     if (form.ariaBusy === "true" || (question && !confirm(question))) return event.preventDefault();
     form.ariaBusy = "true"; // so that nothing is sent twice
+    setTimeout(() => (form.ariaBusy = null), 5000); // the request may have been stopped
   });
-  document.addEventListener("click", (event) => event.target.closest("[data-keys]") && keys.showModal());
+  // A click on the chosen option takes the choice back; on it, keys of radio buttons do as usual.
+  let pressed;
+  document.addEventListener("pointerdown", (event) => (pressed = event.target.closest(".option")?.querySelector("input:checked")));
+  document.addEventListener("click", (event) => {
+    if (event.target === pressed) toggle(pressed);
+    if (event.target.closest("[data-keys]")) keys.showModal();
+  });
   window.addEventListener("pageshow", () => all("[aria-busy]").forEach((form) => (form.ariaBusy = null)));
   for (const fault of ["htmx:responseError", "htmx:sendError"]) {
     document.addEventListener(fault, () => notice("bad", "This could not be loaded. Try again in a moment."));

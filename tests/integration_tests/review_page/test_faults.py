@@ -3,13 +3,16 @@
 import asyncio
 import re
 import sqlite3
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
+from starlette.requests import ClientDisconnect
 
 from memalign_graph import (
     Example,
@@ -140,6 +143,38 @@ async def test_expert_without_a_name_is_sent_to_the_name_form(office: Office) ->
     await forgot.post(f"{ann.here}/answer", value="false")
     assert forgot.here == "/review/name"
     assert 'name="back" value="/review"' in forgot.page.text
+
+
+async def test_expert_who_gave_a_name_returns_to_the_case(office: Office) -> None:
+    name, example = "tone/formal 100%", Example(inputs="Where?", outputs="Wait.")
+    office.judge = with_criterion(office.judge, name)
+    queue = office.queue()
+    await asyncio.to_thread(keep_reviewed, queue.access(name), example, "sample")
+    ann = await office.expert("ann", queue).get("/review")
+    [case] = re.findall(r'<li><a href="([^"]+)', ann.page.text)
+    bob = await office.expert("", queue).get(case)
+    [back] = re.findall(r'name="back" value="([^"]+)', bob.page.text)
+    await bob.post("/review/name", who="bob", back=back)
+    assert (bob.page.status_code, "Wait." in bob.text) == (200, True)
+
+
+async def test_address_of_a_form_returns_to_its_case(office: Office) -> None:
+    _, ann = await office.begin("Wait.")
+    case = ann.here
+    assert (await ann.get(f"{case}/answer")).here == case
+
+
+async def test_stopped_request_is_no_fault_of_the_page(office: Office) -> None:
+    _, ann = await office.begin("Wait.")
+
+    class Stopped(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            raise ClientDisconnect
+            yield b""
+
+    response = await ann.http.post(f"{ann.here}/answer", content=Stopped())
+    assert response.status_code == 400
+    assert await office.feedback() == {}
 
 
 async def test_answer_without_its_judgment(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +311,10 @@ async def test_answered_case_does_not_open_as_a_new_case(office: Office) -> None
     for expert in (ann, bob):
         assert (await expert.get(case)).page.status_code == 404
         assert "This case is answered" in expert.text
+    # A page that is open already can still show the verdict.
+    assert (await bob.get(f"{case}?show=verdict")).page.status_code == 200
+    await office.answer(queue, bob)
+    assert len(await office.feedback()) == 2
 
 
 async def test_leases_are_removed_after_a_day(office: Office) -> None:

@@ -18,10 +18,11 @@ from memalign_graph import (
     Pairwise,
 )
 from memalign_graph.interrupts import case_payload
-from memalign_graph.review import create_review_app, tasks, views
+from memalign_graph.review import app, create_review_app, tasks, views
+from memalign_graph.review import queue as queue_module
 from memalign_graph.review.answers import Answer
-from memalign_graph.review.forms import fields_of, parse_form
-from memalign_graph.review.requests import SignIn
+from memalign_graph.review.forms import answer_fields, fields_of, parse_form
+from memalign_graph.review.requests import _TEMPLATES, SignIn
 from memalign_graph.review.tasks import Reviewer
 from tests.conftest import operations
 from tests.integration_tests.review_page.conftest import NAME, Expert, Office, Threads
@@ -114,6 +115,15 @@ async def test_two_answers_to_one_case_are_both_stored(office: Office) -> None:
     assert "Cases in dispute" in (await ann.get(f"/review/learned/{NAME}")).text
 
 
+async def test_list_says_how_many_cases_it_leaves_out(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "_MAX_LISTED", 2)
+    monkeypatch.setattr(app, "_MAX_SHOWN", 1)
+    _, ann = await office.begin("One.", "Two.", "Three.")
+    assert "2 more come after these." in (await ann.get("/review")).text
+
+
 async def test_answer_is_stored_if_the_model_fails(office: Office) -> None:
     queue, ann = await office.begin("One.")
     office.server.responder = lambda _: error(500, "It broke.")
@@ -137,8 +147,22 @@ async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) 
     await bob.post(f"/review/learned/{NAME}/take-back", episode_id=episode.id)
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
     assert "Too short." in (await ann.post(f"/review/mine/{NAME}", **change)).text
-    await ann.post(f"/review/learned/{NAME}/take-back", episode_id=episode.id)
+    assert "Take back my answer" in ann.text
+    await ann.post(f"/review/learned/{NAME}/take-back", episode_id=episode.id, back=ann.here)
     assert await office.feedback() == {}
+    assert ann.here == f"/review/mine/{NAME}"
+
+
+async def test_new_comment_keeps_a_value_of_an_earlier_scale(office: Office) -> None:
+    queue, ann = await office.begin("Wait.")
+    await office.answer(queue, ann)
+    changed = office.judge.criterion.model_copy(update={"scale": marks(1, 5)})
+    office.judge = office.judge.model_copy(update={"criterion": changed})
+    [episode] = await office.memory.aepisodes()
+    ann = await office.expert("ann", office.queue()).get(f"/review/mine/{NAME}")
+    form = {"episode_id": episode.id, "was": was(ann)}
+    await ann.post(f"/review/mine/{NAME}", **form, rationale="Too short.")
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too short.")}
 
 
 @pytest.mark.parametrize("newer", [{"value": True}, {"rationale": "Too cold.\nAnd late."}])
@@ -314,6 +338,13 @@ def marks(minimum: int, maximum: int) -> Numeric:
 def test_keyboard_shortcut_of_a_mark_is_its_digit(scale: Any, keys: str) -> None:
     case = case_payload("review", [Criterion(name="c", instructions="Is it?", scale=scale)])
     assert [option.key or "-" for option in fields_of(case, {})[0].options] == keys.split()
+
+
+def test_limits_of_a_number_are_written_in_full() -> None:
+    scale = Numeric(minimum=0.1, maximum=1_234_567)
+    [field, _] = answer_fields(Criterion(name="c", instructions="Is it?", scale=scale), {})
+    parts: Any = _TEMPLATES.get_template("parts.html.jinja").module
+    assert "0.1 to 1234567<" in str(parts.entry(field))
 
 
 def test_form_replies_are_valid_for_the_graphs() -> None:

@@ -127,6 +127,25 @@ async def test_without_sign_in_only_local_requests_are_served(
     assert (page.status_code, "--user-header" in page.text) == (status, status == 403)
 
 
+async def test_proxy_that_marks_nothing_is_refused(office: Office) -> None:
+    app = create_review_app(office.queue(), name="ann")
+
+    async def by_nginx(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "http_version": "1.0"}, receive, send)
+
+    transport = httpx.ASGITransport(app=by_nginx)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8765") as http:
+        page = await http.get("/review")
+    assert (page.status_code, "--user-header" in page.text) == (403, True)
+
+
+async def test_trailing_slash_keeps_the_address_of_the_proxy(office: Office) -> None:
+    ann = await through(office, "127.0.0.1", headers={HEADER: "ann"}).get("/review/")
+    assert ann.page.status_code == 200
+    assert ann.page.url == "https://reviews.example.com/review/"
+    assert ann.page.history == []
+
+
 @pytest.mark.parametrize(("name", "author"), [("  Ann   Lee ", "Ann Lee"), ("a\0nn", "ann")])
 async def test_name_of_the_command_is_normalized(office: Office, name: str, author: str) -> None:
     queue, ann = await office.begin("Wait.", name=name)

@@ -15,7 +15,9 @@ from memalign_graph import (
     Example,
     Feedback,
     JudgeMemory,
+    Numeric,
     create_panel_graph,
+    create_review_graph,
 )
 from memalign_graph.memory.facts import clock
 from memalign_graph.memory.judgments import utc_now
@@ -74,6 +76,32 @@ def serve_panel(server: Threads, office: Office, *others: Criterion) -> None:
     models: Any = {"model": office.judge.model, "embeddings": office.judge.embeddings}
     panel = create_panel_graph([CRITERION, *others], review="always", **models)
     server.graph = panel.compile(checkpointer=InMemorySaver(), store=office.store)
+
+
+@pytest.mark.parametrize("kind", ["review", "question"])
+async def test_waiting_case_is_answered_on_the_scale_that_is_served(
+    office: Office, kind: str
+) -> None:
+    server, queue = Threads(office, clarify=kind == "question"), office.queue()
+    ann, form = Reviewer("ann", True, client=server), {"value": "3", "rationale": "Too cold."}
+    office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)]
+    task_id = await server.start("Wait.")
+    expected: Any = (3, "Too cold.")
+    if kind == "question":
+        await office.reply(queue, ann, task_id, **COLD)
+        task_id, form = await server.question(server.ids[0]), {"rationale": "No greeting."}
+        expected = (None, 'Too cold.\n(Asked back: "What is cold in it?")\nNo greeting.')
+    scale = Numeric(minimum=1, maximum=5, integer=True)
+    served = CRITERION.model_copy(update={"scale": scale})
+    judge = office.judge.model_copy(update={"criterion": served})
+    options: Any = {**judge.options, "keep_judgments": None, "clarify": kind == "question"}
+    graph, saver = create_review_graph(served, **options), server.graph.checkpointer
+    server.graph = graph.compile(checkpointer=saver, store=office.store)
+    queue = ReviewQueue([judge], store=office.store)
+    case = (await queue.open(ann, task_id)).case
+    [notice] = await office.reply(queue, ann, task_id, case, **parse_form(case, form, "ann"))
+    assert notice.startswith("Learned:")
+    assert await office.feedback() == {("ann", "Wait."): expected}
 
 
 @pytest.mark.parametrize("kind", ["review", "panel", "question"])

@@ -94,6 +94,7 @@ def test_one_megabyte_is_truncated_with_a_note() -> None:
     [
         ("rm /tmp/\u202efdp.gnp\u202c now", r"rm /tmp/\u202efdp.gnp\u202c now"),
         ("\u2066hidden\u2069 \x1b[2J\x08\x00\x9b", r"\u2066hidden\u2069 \x1b[2J\x08\x00\x9b"),
+        ("\u200f100 > 20, 5\u061c - 90\u200e", r"\u200f100 > 20, 5\u061c - 90\u200e"),
         ("שלום\u200f, one\ttab\r\nand a line \U0001f469\u200d\U0001f4bb", None),
     ],
 )
