@@ -69,3 +69,22 @@ def test_page_works_without_javascript(shop: Shop, expert: Bring) -> None:
         zoe.see("queue")
         assert zoe.notice() == "Learned: When judging, heed the expert: Too cold."
     assert [(episode.author, episode.value) for episode in shop.episodes()] == [("zoe", False)]
+
+
+def test_choice_is_taken_back_by_its_digit_or_a_click(shop: Shop, expert: Bring) -> None:
+    shop.keep(case(0))
+    zoe = expert(shop.url, "zoe")
+    with shop.open():
+        zoe.go("/next", on="case")
+        chosen = zoe.page.locator("input:checked")
+        zoe.press("1")
+        assert chosen.count() == 1
+        zoe.press("1")
+        assert chosen.count() == 0
+        zoe.press("1")
+        zoe.page.click(".option")
+        assert chosen.count() == 0
+        # Other keys of radio buttons only choose.
+        for key, value in ((" ", "true"), (" ", "true"), ("ArrowDown", "false")):
+            zoe.press(key)
+            assert chosen.get_attribute("value") == value

@@ -40,6 +40,39 @@ def test_form_text_survives_a_killed_server(shop: Shop, expert: Bring) -> None:
         assert zoe.notice().startswith("Learned:")
 
 
+def test_comment_on_a_case_that_is_gone_is_shown(shop: Shop, expert: Bring) -> None:
+    shop.keep(case(0))
+    zoe, bob = expert(shop.url, "zoe"), expert(shop.url, "bob")
+    with shop.open():
+        zoe.go("/next", on="case")
+        path = f"/case/{zoe.question}"
+        zoe.fill("2", SAYS)
+        bob.go(path, on="case")
+        bob.answer("1")
+        zoe.turn("v", to="case")
+        assert zoe.page.input_value("textarea") == SAYS
+        zoe.go(path)
+        assert "This case is answered" in zoe.text
+        assert SAYS in zoe.page.inner_text("#notices")
+
+
+def test_answer_can_be_sent_again_after_a_stopped_request(shop: Shop, expert: Bring) -> None:
+    shop.keep(case(0))
+    zoe = expert(shop.url, "zoe")
+    with shop.open():
+        zoe.page.clock.install()
+        zoe.go("/next", on="case")
+        zoe.fill("2", SAYS)
+        # This response leaves the page as it is.
+        zoe.page.route("**/answer", lambda route: route.fulfill(status=204))
+        with zoe.page.expect_response("**/answer"):
+            zoe.press("Enter")
+        zoe.page.unroute("**/answer")
+        zoe.page.clock.fast_forward(10_000)
+        zoe.turn(to="queue")
+    assert [episode.rationale for episode in shop.episodes()] == [SAYS]
+
+
 def test_next_expert_in_the_browser_sees_no_earlier_draft(shop: Shop, expert: Bring) -> None:
     shop.keep(case(0))
     zoe = expert(shop.url, "zoe")

@@ -104,7 +104,10 @@
   let pressed;
   document.addEventListener("pointerdown", (event) => (pressed = event.target.closest(".option")?.querySelector("input:checked")));
   document.addEventListener("click", (event) => {
-    if (event.target === pressed) toggle(pressed);
+    if (event.target === pressed) {
+      toggle(pressed);
+      pressed = null;
+    }
     if (event.target.closest("[data-keys]")) keys.showModal();
   });
   window.addEventListener("pageshow", () => all("[aria-busy]").forEach((form) => (form.ariaBusy = null)));
