@@ -239,7 +239,7 @@ def can_be_tried(
 ) -> bool:
     """Return whether the source's attempts are not used up since it last changed."""
     # Mostly nothing has failed; the ids of attempts take longer than reading the feedback.
-    return not access.view.has_failures() or bool(_attempts_left(access, chat, source))
+    return not access.view.failed_attempts() or bool(_attempts_left(access, chat, source))
 
 
 def given_up(
@@ -286,7 +286,7 @@ def _attempts_left(
     # Another window may let a prompt through that was too long.
     key = ["attempt", source.id, content, model_key(chat), max_input_tokens(chat)]
     attempts = [digest([*key, number]) for number in range(MAX_ATTEMPTS)]
-    return [attempt for attempt in attempts if not access.view.has_failed(attempt)]
+    return [attempt for attempt in attempts if attempt not in access.view.failed_attempts()]
 
 
 async def commit_redistilled(

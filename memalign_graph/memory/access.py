@@ -140,7 +140,7 @@ class MemoryAccess:
         by_id = {item["id"]: item for item in items}
         if newest and newest not in by_id:
             return None
-        return [read_fact(by_id[key]) for key in self.view.unknown_facts(by_id)]
+        return [read_fact(by_id[key]) for key in by_id.keys() - self.view.fact_ids()]
 
     async def _add(
         self,
@@ -210,11 +210,6 @@ class MemoryAccess:
                 f"The feedback record {record.get('key')!r} in the store can't be read: "
                 f"{type(error).__name__}: {error}"
             ) from error
-
-    async def overwrite(self, io: IO, facts: Iterable[Fact]) -> None:
-        """Overwrite facts, as a purge leaves them."""
-        items: dict[str, Item | None] = {fact.id: item_of(fact) for fact in facts}
-        await self.put(io, self.layout.of("facts"), items)
 
     async def _head(self, io: IO) -> str | None:
         """Read the id of the fact that was written last."""

@@ -72,7 +72,7 @@ async def remember(
     if embeds:
         _, warnings = await ensure_vectors(io, access, new, known_vectors)
     view = await access.refresh(io)
-    purges, stored = view.purges(), view.episodes(ids)
+    purges, known, stored = view.purges(), view.fact_ids(), view.episodes(ids)
     submitted: dict[str, Episode] = {}
     redated = set[str]()
     for item in checked:
@@ -99,12 +99,29 @@ async def remember(
     # The record of merged feedback has another hash than its row: the log keeps both.
     recorded = {(key, episode.word) for key, episode in submitted.items() if key not in stored}
     repeated = by_episode(rows - logged - recorded)
-    if written or repeated:
+    while written or repeated:
         change = {"repeated": repeated}
         await write_fact(io, access, purges, REMEMBER, change, author=author, episodes=written)
+        written, repeated = _merge_concurrent(view, known, {*after}), {}
+        after |= {episode.id: episode for episode in written}
     active = {**stored, **after}
     episodes = [active[key] for key in ids if key in active]
     return RememberResult(episodes, after.keys() - stored.keys(), changed, warnings)
+
+
+def _merge_concurrent(view: MemoryView, known: set[str], ids: set[str]) -> list[Episode]:
+    """Merge what experts gave in several requests at once: readers keep only the newest."""
+    facts, rows = view.facts()
+    fresh = [fact for fact in facts if fact.id not in known]
+    # What is revised, forgotten or purged meanwhile does not return.
+    if not fresh[1:] or {fact.reason for fact in fresh} != {REMEMBER}:
+        return []
+    said = [rows[fact.said[key]].content for fact in fresh for key in fact.said.keys() & ids]
+    merged: dict[str, Episode] = {}
+    for episode in sorted(map(Episode.model_validate, said), key=lambda each: each.given_at):
+        merged[episode.id] = merge_feedback(merged.get(episode.id), episode)
+    active = view.episodes(merged)
+    return [merged[key] for key in active if not merged[key].says_the_same_as(active[key])]
 
 
 def date_after(before: datetime, given_at: datetime) -> datetime:

@@ -73,13 +73,15 @@ def guideline_with_text(
     return next((guideline for guideline in same if guideline.id != except_id), None)
 
 
-def check_guideline_text(text: Any) -> str:
-    """Check a guideline's text, and put it on one line."""
+def check_guideline_text(text: Any, question: str | None = None) -> str:
+    """Check a guideline's text and question, and put the text on one line."""
     text = _check_text(text, "text", "expected a guideline as a sentence, not empty.")
     if len(text) > MAX_GUIDELINE_CHARS:
         raise InvalidInputError(
             f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters. Shorten it."
         )
+    if len(question or "") > MAX_QUESTION_CHARS:
+        raise InvalidInputError(f"question: it has more than {MAX_QUESTION_CHARS} characters.")
     return " ".join(text.split())
 
 

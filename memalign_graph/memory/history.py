@@ -285,7 +285,7 @@ async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str)
     await reader.refresh(io)
     if view.latest_fact_id != newest:
         facts, rows = view.facts()
-        if newest and view.unknown_facts([newest]):
+        if newest and newest not in view.fact_ids():
             raise InvalidInputError(
                 f"memory: that of {access.criterion.name!r} here has no commit {newest!r}: "
                 "give the memory that the cases were prepared with."

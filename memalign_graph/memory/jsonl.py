@@ -28,12 +28,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, GuidelineRevision, Item
 from memalign_graph.memory.feedback import by_episode, feedback_in_log
-from memalign_graph.memory.guidelines import (
-    MAX_QUESTION_CHARS,
-    check_guideline_text,
-    check_name,
-    guideline_with_text,
-)
+from memalign_graph.memory.guidelines import check_guideline_text, check_name, guideline_with_text
 from memalign_graph.memory.index import decode_vector, normalised, retrieval_text, vector_key
 from memalign_graph.memory.memory_state import merge_feedback
 from memalign_graph.memory.purge import write_fact
@@ -92,7 +87,7 @@ async def import_jsonl(
         for key, episode in merged.items()
         if episode != stored.get(key)
     ]
-    distilled = {(key, old.word) for key, old in stored.items() if old.status == "distilled"}
+    distilled = _distilled(read.episodes) - _distilled(stored)
     # The sources of an imported guideline are those that this memory has after the import.
     newer = {key for key, episode in merged.items() if episode.word != read.episodes[key].word}
     hashes = {key: each for key, each in view.feedback_hashes().items() if key not in merged}
@@ -122,13 +117,7 @@ async def import_jsonl(
             left_out,
         )
     change = {
-        "read": {
-            key: hashes[key]
-            for key, episode in read.episodes.items()
-            if episode.status == "distilled"
-            and key in hashes
-            and (key, episode.word) not in distilled
-        },
+        "read": {key: hashes[key] for key, _ in sorted(distilled) if key in hashes},
         "guidelines": guidelines,
     }
     if repeated := by_episode(read.repeated - feedback_in_log(view)):
@@ -140,6 +129,10 @@ async def import_jsonl(
     if changed or any(change.values()):
         await write_fact(io, access, purges, "import", change, author=author, episodes=changed)
     return list(view.episodes(read.episodes).values())
+
+
+def _distilled(episodes: Mapping[str, Episode]) -> set[tuple[str, str]]:
+    return {(key, each.word) for key, each in episodes.items() if each.status == "distilled"}
 
 
 def _read_lines(criterion: Criterion, lines: Iterable[str]) -> "_ImportReader":
@@ -170,9 +163,8 @@ async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") ->
             )
     for embedder, items in read.vectors.items():
         # A purge finds vectors by the texts of cases.
-        keys = _vector_keys(embedder, read.episodes.values())
-        wanted = {key: items[key] for key in keys if key in items}
-        await access.put(io, access.layout.vectors(embedder), wanted)
+        keys = items.keys() & _vector_keys(embedder, read.episodes.values())
+        await access.put(io, access.layout.vectors(embedder), {key: items[key] for key in keys})
 
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -271,9 +263,7 @@ class _ImportReader:
     def _guideline(self, guideline: Guideline) -> None:
         if not guideline.id:
             raise ValueError("id: expected text, not empty.")
-        check_guideline_text(guideline.text)
-        if len(guideline.question or "") > MAX_QUESTION_CHARS:
-            raise ValueError(f"question: it has more than {MAX_QUESTION_CHARS} characters.")
+        check_guideline_text(guideline.text, guideline.question)
         self.guidelines[guideline.id] = guideline
 
     def _episode(self, episode: Episode) -> None:
@@ -322,8 +312,7 @@ async def _all_vectors(io: IO, access: MemoryAccess, episodes: list[Episode]) ->
 
 
 def _vector_keys(embedder: str, episodes: Iterable[Episode]) -> list[str]:
-    keys = (vector_key(embedder, retrieval_text(episode.example)[0]) for episode in episodes)
-    return list(dict.fromkeys(keys))
+    return [vector_key(embedder, retrieval_text(episode.example)[0]) for episode in episodes]
 
 
 def write_file(path: str | PathLike[str], text: str) -> None:

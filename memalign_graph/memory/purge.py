@@ -30,6 +30,7 @@ from memalign_graph.memory.facts import (
     Fact,
     GuidelineRevision,
     hash_example_id,
+    item_of,
     read_fact,
 )
 from memalign_graph.memory.guidelines import normalize_text
@@ -448,7 +449,7 @@ async def _erase(io: IO, access: MemoryAccess) -> tuple[int, int]:
         await delete_matching(io, access, partial(_are_in, ids, inputs))
         texts = _only_in(purged, view, lambda row: past_texts(_episode(row).example))
         n_vectors += await _remove_vectors(io, access, texts)
-        await access.overwrite(io, changed.values())
+        await access.put(io, spaces[0], {key: item_of(fact) for key, fact in changed.items()})
         await access.put(io, spaces[1], {row.key: rows[row.key].record() for row in outdated})
         redacted |= changed.keys()
         # A purge that this view did not know may have redacted what was written over.

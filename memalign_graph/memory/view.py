@@ -128,12 +128,9 @@ class MemoryView:
         with self._lock:
             return set(self._state.pending)
 
-    def has_failures(self) -> bool:
-        """Return whether any attempt to distill something has failed."""
-        return bool(self._state.failed_attempts)
-
-    def has_failed(self, attempt: str) -> bool:
-        return attempt in self._state.failed_attempts
+    def failed_attempts(self) -> AbstractSet[str]:
+        """Return the ids of failed attempts to distill something; read-only."""
+        return self._state.failed_attempts
 
     def answers(self) -> dict[str, dict[str, float]]:
         """Return the answers to check questions, by `asked_id` and example id."""
@@ -211,14 +208,14 @@ class MemoryView:
     def fact(self, fact_id: str) -> Fact:
         return self._facts[fact_id]
 
+    def fact_ids(self) -> set[str]:
+        with self._lock:
+            return set(self._facts)
+
     def facts(self) -> tuple[list[Fact], Mapping[str, EpisodeRow]]:
         """Return all facts, oldest first, and all feedback by the keys of its records."""
         with self._lock:
             return sorted(self._facts.values(), key=lambda fact: fact.id), dict(self._rows)
-
-    def unknown_facts(self, fact_ids: Iterable[str]) -> list[str]:
-        with self._lock:
-            return [key for key in fact_ids if key not in self._facts]
 
     def unknown_records(self, facts: Iterable[Fact]) -> list[str]:
         """Return the keys of feedback records that some facts name and the view lacks."""

@@ -224,21 +224,54 @@ def test_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener
     assert len(reader.episodes()) == 3
 
 
+def is_second_look() -> Callable[[Any], bool]:
+    """Match the second reading of the head: the last one before feedback is merged."""
+    looks = count(1)
+    return lambda asked: reads_head(asked) and next(looks) == 2
+
+
 def test_newer_of_two_concurrent_pieces_of_feedback_counts() -> None:
     here, there = memories(in_memory(), 2)
     here.remember(comment("one", "First."))
     there.version()
     older, newer = comment("one", "Older."), comment("one", "Newer.")
-    looks = count(1)
-
-    def reads_it_again(asked: Any) -> bool:
-        return reads_head(asked) and next(looks) == 2
-
     write = partial(feedback.remember, access=here.access, feedback=[older])
-    interleave(write, reads_it_again, partial(there.remember, newer), after=True)
+    interleave(write, is_second_look(), partial(there.remember, newer), after=True)
     assert [commit.reason for commit in here.history()] == ["remember"] * 3
     for memory in (here, there):
         assert [episode.rationale for episode in memory.episodes()] == ["Newer."]
+
+
+@pytest.mark.parametrize("is_value_first", [False, True])
+def test_value_completes_a_comment_that_is_stored_at_the_same_time(*, is_value_first: bool) -> None:
+    opener = in_memory()
+    here, there = memories(opener, 2)
+    here.remember(comment("known"))
+    there.version()
+    given = [comment("one", "Sorry first."), comment("one", None, value=False)]
+    mine, theirs = given[::-1] if is_value_first else given
+    write = partial(feedback.remember, access=here.access, feedback=[mine])
+    result = interleave(write, commits, partial(there.remember, theirs))
+    reopened = memories(opener, 1)[0]
+    for episodes in (
+        here.episodes()[1:],
+        there.episodes()[1:],
+        reopened.episodes()[1:],
+        result.episodes,
+    ):
+        assert [(each.value, each.rationale) for each in episodes] == [(False, "Sorry first.")]
+
+
+def test_comment_that_is_forgotten_while_a_value_is_stored_stays_forgotten() -> None:
+    here, there = memories(in_memory(), 2)
+    here.remember(comment("one", author="bob"))
+    there.version()
+    write = partial(
+        feedback.remember, access=here.access, feedback=[comment("one", None, value=False)]
+    )
+    said = comment("one", "Sorry first.")
+    interleave(write, is_second_look(), lambda: there.forget(there.remember(said).id), after=True)
+    assert [(each.value, each.rationale) for each in here.episodes()[1:]] == [(False, None)]
 
 
 SHARES = [((0, 1, 2, 3), (2, 3)), ((2, 3), (0, 1, 2, 3)), ((0, 1, 2), (1, 2, 3)), ((0, 1), (2, 3))]
