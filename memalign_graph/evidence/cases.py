@@ -3,7 +3,8 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from math import nan
@@ -49,6 +50,8 @@ class EvidenceCase:
     """The time of the first feedback on the case; a reason added later leaves it."""
     is_always_asked: bool = False
     """Whether no verdict could have spared the question, by the first answer to one."""
+    decisions: Sequence["EvidenceCase"] = ()
+    """If experts answered several judgments of it: the case by the answers to each of these."""
 
 
 def load_cases(
@@ -72,35 +75,46 @@ def load_cases(
     for key in vectors:
         for row in view.rows_for_vector(key):
             rows_by_example[row.example_id].append(row)
-    cases = []
-    for example_id, rows in sorted(rows_by_example.items()):
-        rows.sort(key=lambda row: (row.given_at, row.id))
+
+    def case_of(rows: Sequence[EpisodeRow], own_ids: AbstractSet[str]) -> EvidenceCase | None:
+        """Return a case, by verdicts that its own episodes did not tell the judge."""
         values = [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
         if not values:
-            continue
-        ids = {row.id for row in rows}
+            return None
         judged = [
             (RawVerdict(value, past.probabilities), row.first_given_at, past.review)
             for row in rows
             if (past := row.past_verdict) and is_present(past) != by_others
-            if ids.isdisjoint(past.shown)
+            if own_ids.isdisjoint(past.shown)
             # A guideline that comes from this case alone tells its value.
-            and not any(sources.get(key) and sources[key] <= ids for key in past.guideline_ids)
+            and not any(sources.get(key) and sources[key] <= own_ids for key in past.guideline_ids)
             if (value := value_or_none(past.verdict, scale)) is not None
         ]
         # `migrate` also gives a verdict to feedback that nobody was asked for.
         review = next((review for *_, review in judged if review is not None), {})
-        case = EvidenceCase(
+        return EvidenceCase(
             vector_key=rows[0].vector_key,
             vector=vectors[rows[0].vector_key],
-            example_id=example_id,
-            episode_ids=sorted(ids),
+            example_id=rows[0].example_id,
+            episode_ids=sorted(own_ids),
             value=consensus(values, scale) if values[1:] else values[0],
             verdict=judged[0][0] if judged else None,
             judged_at=judged[0][1] if judged else rows[0].given_at,
             is_always_asked=not ALWAYS_ASKED.isdisjoint(review.get("reasons") or ()),
         )
-        cases.append(case)
+
+    cases = []
+    for _, rows in sorted(rows_by_example.items()):
+        rows.sort(key=lambda row: (row.given_at, row.id))
+        if (case := case_of(rows, {row.id for row in rows})) is None:
+            continue
+        rows_by_judgment: dict[str | None, list[EpisodeRow]] = defaultdict(list)
+        for row in rows:
+            rows_by_judgment[(row.content.get("judgment") or {}).get("id")].append(row)
+        # Whatever the judge was shown: a wrong decision is one.
+        answered = [case_of(each, set()) for each in rows_by_judgment.values() if len(rows) > 1]
+        decisions = [each for each in answered if each and each.verdict]
+        cases.append(replace(case, decisions=decisions) if len(decisions) > 1 else case)
     return cases
 
 

@@ -96,7 +96,6 @@ class EvidenceModel:
         self._has_judge = len(self._judged) >= MIN_CASES
         self._verdicts = encoding.numbers([verdict.value for verdict in verdicts])
         self._compared = {*encoding.class_names(self._verdicts)}
-        self._stated = np.array([log_odds(encoding.stated(verdict)) for verdict in verdicts])
         usual = [consensus(values, scale)] if values and not self._has_judge else []
         self._usual_value = encoding.numbers(usual)
         # The experts' values, then the judge's: where it was not asked it counts as right.
@@ -415,30 +414,54 @@ class EvidenceModel:
         return self._calibrations[kind]
 
     def _calibrate(self, kind: Kind) -> Calibration | None:
-        rows, numbers, scores = self._judged, self._verdicts, self._stated
+        scores, agreed, _, _ = self._decisions(kind)
+        return Calibration(scores, agreed) if len(scores) >= MIN_CALIBRATING else None
+
+    def _decisions(
+        self, kind: Kind, *, singly: bool = False
+    ) -> tuple[Floats, Floats, Floats, list[str | None]]:
+        """Return past decisions: scores, whether they agree, their cases' index, and classes.
+
+        With `singly` each judgment that experts answered is one, otherwise each case.
+        """
+        encoding = self.encoding
         leave_one_out = self.leave_one_out if kind != "stated" else None
-        if leave_one_out is not None:
-            rows = leave_one_out.rows
+        rows = self._judged if leave_one_out is None else leave_one_out.rows
+        decisions = [
+            (at, decision)
+            for at, case in enumerate(self.cases[row] for row in rows)
+            for decision in (singly and case.decisions) or (case,)
+            if decision.verdict or kind == "estimate"
+        ]
+        places = np.array([at for at, _ in decisions], dtype=int)
+        verdicts = [decision.verdict for _, decision in decisions if decision.verdict]
+        rows, numbers = rows[places], encoding.numbers([verdict.value for verdict in verdicts])
+        # Without a score decisions are alike: only how often verdicts agree is known.
+        scores = np.zeros(len(rows))
+        if kind == "stated":
+            scores = np.array([log_odds(encoding.stated(verdict)) for verdict in verdicts])
+        elif leave_one_out is not None:
+            estimates = leave_one_out.estimates[places]
+            if leave_one_out.judge is not None:
+                # From the estimate with the case's own verdict to that with the decision's.
+                moves = encoding.verdict_rows(verdicts) - np.hsplit(self._targets[rows], 2)[1]
+                moves *= leave_one_out.judge
+                if leave_one_out.weight is not None:
+                    moves = blend(numbers - self._verdicts[places], moves, leave_one_out.weight)
+                estimates = estimates + moves
             if kind == "estimate":
-                numbers = leave_one_out.numbers
-            elif leave_one_out.judge is None:
-                return None
+                numbers = self._numbers(estimates)
             neighbors = Neighbors(*(array[rows] for array in self.regression.neighbors))
-            scores = self._scores(leave_one_out.estimates, numbers, neighbors)
-        elif kind != "stated":
-            # All decisions are alike: only how often verdicts agree is known.
-            scores = np.zeros(len(rows))
-        known = ~np.isnan(scores)
-        rows, numbers, scores = rows[known], numbers[known], scores[known]
-        if len(rows) < MIN_CALIBRATING:
-            return None
-        agreed = np.abs(numbers - self.truth[rows]) <= self.encoding.tolerance
+            scores = self._scores(estimates, numbers, neighbors)
+        truth = encoding.numbers([decision.value for _, decision in decisions])
+        agreed = np.abs(numbers - truth) <= encoding.tolerance
         # Calls that are always asked about say nothing of the calls that may run.
         classes = [
-            None if self.cases[row].is_always_asked else name
-            for name, row in zip(self.encoding.class_names(numbers), rows, strict=True)
+            None if decision.is_always_asked else name
+            for name, (_, decision) in zip(encoding.class_names(numbers), decisions, strict=True)
         ]
-        return Calibration(scores, agreed, rows, classes)
+        known = np.flatnonzero(~np.isnan(scores))
+        return scores[known], agreed[known], rows[known], [classes[at] for at in known]
 
     def usual_kind(self, mode: Decide) -> Kind:
         """Return the usual kind of confidence."""
@@ -452,9 +475,13 @@ class EvidenceModel:
         """Return the confidence of a kind from which on the experts agree as often as a target."""
         key = kind, target
         if key not in self._trusts:
-            past = self.calibration(kind)
-            once = past.by_class(self.regression.groups) if past else {}
-            singly = past.by_class(np.arange(len(self.cases))) if past else {}
+            once, singly = {}, {}
+            if calibration := self.calibration(kind):
+                scores, agreed, rows, classes = self._decisions(kind, singly=True)
+                once, singly = (
+                    calibration.by_class(scores, agreed, groups, classes)
+                    for groups in (self.regression.groups[rows], np.arange(len(rows)))
+                )
             is_scored = kind != "stated" and self.leave_one_out is not None
             level = LEFT_OUT_LEVEL if is_scored else LEVEL
             self._trusts[key] = find_threshold_by_verdict(once, target, level, singly)

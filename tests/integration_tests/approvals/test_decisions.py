@@ -31,6 +31,7 @@ from tests.integration_tests.approvals.support import (
     IN_MEMORY,
     REFUND,
     REJECT,
+    TARGET,
     Shop,
     agent,
     answers,
@@ -221,6 +222,19 @@ async def test_a_call_marked_wrong_later_teaches_and_counts(bench: Bench) -> Non
     report = memory.review_report()
     assert (report.unasked, report.unasked_wrong) == (1, 1)
     assert memory.judgments(waiting=True) == []
+
+
+@IN_MEMORY
+async def test_a_rejected_run_of_a_call_counts_beside_its_approvals(bench: Bench) -> None:
+    """As of a scheduled job's prompt."""
+    graph = agent(bench, Shop(), CALL, "Done.", CALL, "Done.", CALL, "Done.")
+    for name, decision in zip("abc", (APPROVE, APPROVE, REJECT), strict=True):
+        asked = await bench.invoke(graph, ask(), name)
+        await bench.resume(graph, answers(asked, decision), name)
+    await trust_judge(bench)
+    memory = bench.memory(CRITERION)
+    trust = await memory.atrust(target_agreement=TARGET)
+    assert trust.agreement == pytest.approx((20 + 2 / 3) / 21)
 
 
 async def test_the_person_who_decides_is_the_author(bench: Bench) -> None:

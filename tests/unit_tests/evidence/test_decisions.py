@@ -11,6 +11,7 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph import Boolean, Criterion, Example, Feedback, JudgeMemory
 from memalign_graph.evidence.cases import load_cases
 from memalign_graph.evidence.comparison import blend_weight, is_better, judge_coefficient
+from memalign_graph.evidence.threshold import Trust
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.builders import make_judgment
@@ -126,6 +127,32 @@ def test_cases_that_are_all_alike_are_one_decision_in_trust() -> None:
     model = model_of([replace(item, truth=True, verdict=True)] * 45)
     assert model.trust(model.usual_kind("auto"), 0.9).decisions == 1
     assert not model.decides("evidence")
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_each_judgment_of_a_case_that_experts_answered_is_a_decision(
+    *, first: bool, is_mixed: bool
+) -> None:
+    """Four of ten runs of a call are rejected. The judge's verdict on the first may be another."""
+    cases = some_cases(190) if is_mixed else some_cases(90, truth=True, verdict=True)
+    *past, last = sorted(cases, key=lambda item: item.truth)
+    verdicts, number = [first, *[True] * 9], len(past)
+    runs = [replace(last, truth=at % 5 < 3, verdict=said) for at, said in enumerate(verdicts)]
+    right = sum(item.truth is True for item in past)
+
+    def trust(judgment_id: str) -> Trust:
+        records = [word(at, item, min(at, number)) for at, item in enumerate([*past, *runs])]
+        for at, record in enumerate(records[number:]):
+            record["episode"]["judgment"]["id"] = judgment_id.format(at)
+        model = model_of(view_of([*past, *runs], records))
+        return model.trust("verdict", 0.9).verdicts["true"]
+
+    one, each = trust("of all"), trust("of run {}")
+    assert (one.decisions, one.agreement) == (right + first, 1)
+    assert each.threshold is None
+    assert each.decisions == right + 9 + first
+    assert each.agreement == pytest.approx(1 - 4 / each.decisions)
 
 
 def test_verdict_with_a_guideline_from_its_own_case_does_not_count() -> None:

@@ -165,7 +165,7 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
         assert calibration is not None
         return [
             [decided(model, item) for item in new],
-            calibration.by_class(model.regression.groups),
+            model.trust(model.usual_kind("evidence"), 0.8),
         ]
 
     never, forgotten = view_of(items[:50]), view_of(items)
@@ -290,6 +290,6 @@ def test_a_curve_fitted_to_labels_keeps_the_order_of_the_scores() -> None:
     for sign in (-1, 0, 1):
         scores = rng.normal(size=200)
         agreed = rng.random(200) < 1 / (1 + np.exp(-3 * sign * scores))
-        made = Calibration(scores, agreed, np.arange(200), [None] * 200)
+        made = Calibration(scores, agreed)
         assert (np.diff(made.confidences(np.sort(scores))) > 0).all()
         assert made.confidences(scores).mean() == pytest.approx(agreed.mean(), abs=0.03)
