@@ -32,7 +32,7 @@ class _TurnChannel(BinaryOperatorAggregate[Any]):
     """Keeps what a gate wrote, also if its turn began in the same step."""
 
     def update(self, values: Sequence[Any]) -> bool:
-        by_gates = [each for each in values if isinstance(each, Mapping) and "status" in each]
+        by_gates = [each for each in values if isinstance(each, Mapping) and "turn" in each]
         return super().update(by_gates or values)
 
 
@@ -179,7 +179,7 @@ def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
 def _no_verdict(builder: Graph, name: str) -> StateUpdate:
     """Return the update that clears the verdict of an earlier turn; a reducer keeps all of them."""
     if name in _keys(builder, builder.state_schema):
-        if not isinstance(builder.channels[name], LastValue):
+        if not isinstance(builder.channels[name], _TurnChannel):
             return {}
         # A pydantic model need not accept an empty verdict.
         fields = getattr(builder.state_schema, "model_fields", {})
@@ -193,7 +193,6 @@ def _add_node(builder: Graph, node: GateNode) -> None:
     name, turn_key, messages_key = node.gate.name, node.gate.turn_key, node.messages_key
     declared = _keys(builder, builder.state_schema)
     returned = _keys(builder, builder.output_schema)
-    no_verdict = _no_verdict(builder, name)
     if isinstance(builder.channels.get(name), LastValue):
         builder.channels[name] = _TurnChannel(Any, keep_last)
     added: dict[str, Any] = {name: Annotated[dict[str, Any], _TurnChannel(dict, keep_last)]}
@@ -217,13 +216,13 @@ def _add_node(builder: Graph, node: GateNode) -> None:
                 "builder: no edge leads from START into the graph. Add one to its first node."
             )
         turn = new_turn(conversation.read_key(state, messages_key))
-        return {**no_verdict, turn_key: turn}
+        return {**_no_verdict(builder, name), turn_key: turn}
 
     turn_start = f"{name}{_TURN_START_SUFFIX}"
     builder.add_node(name, node, input_schema=node_input)
     # The input schema of this node also declares the returned keys to LangGraph.
     # LangGraph's timeouts are for async nodes.
-    beginning = RunnableLambda(lambda state: run_sync(begin_turn(state)), begin_turn)
+    beginning = RunnableLambda(lambda state: run_sync(begin_turn(state)), begin_turn, turn_start)
     builder.add_node(turn_start, beginning, input_schema=output)
     builder.add_edge(START, turn_start)
     if returned.keys() >= declared.keys():

@@ -108,17 +108,17 @@ async def ask_yes_or_no(
     model = usable_logprob_model(chat)
     if model is None:
         return None
-    has_logprobs, failure = False, None
+    has_logprobs, has_failed = False, False
 
     async def answer(messages: _Prompt) -> float | None:
-        nonlocal has_logprobs, failure
+        nonlocal has_logprobs, has_failed
         try:
             reply = await ask_with_logprobs(io, model, messages)
         except ChatModelError as error:
             if not (skips_failed or is_about_prompt(error)):
                 raise
             logger.warning("A check was not answered: %s", error)
-            failure = error
+            has_failed = True
             return None
         has_logprobs = has_logprobs or bool(reply.logprobs)
         yes, no = (_word_probability(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
@@ -129,11 +129,10 @@ async def ask_yes_or_no(
 
     # The first alone, so that the server has cached the case before the others are sent.
     answers = [await answer(asked[0])]
-    if failure and len(asked) > 1:  # one question may be refused, and the next answered
+    if has_failed and len(asked) > 1:  # one question may be refused, and the next answered
         answers.append(await answer(asked[1]))
     if not has_logprobs:
-        # A server without log-probabilities may refuse them; one that is down says nothing of them.
-        return [None] * len(asked) if failure and not is_about_prompt(failure) else None
+        return None  # some servers without log-probabilities fail if they are asked for them
     rest = [answer(messages) for messages in asked[len(answers) :]]
     return [*answers, *await io.gather(rest, limit)]
 
@@ -236,9 +235,8 @@ async def fill_questions(
             return dict(zip(some, await _ask_for_questions(io, chat, criterion, some), strict=True))
         except MemAlignError as error:
             if not error.is_refusal or len(some) == 1:
-                logger.warning("A guideline got no question: %s", error)
                 failures.update(dict.fromkeys(some, error))
-                return dict.fromkeys(some, "") if error.is_refusal else {}
+                return {}
         half = len(some) // 2
         return {**await ask_some(some[:half]), **await ask_some(some[half:])}
 
@@ -246,7 +244,9 @@ async def fill_questions(
     answers: list[dict[str, str]] = await io.gather(list(map(ask_some, batches)), _MAX_CONCURRENCY)
     questions = {text: question for answer in answers for text, question in answer.items()}
     if questions:
-        await record_questions(io, access, questions)
+        # A model that puts others as questions would refuse these again.
+        refused = {text: "" for text, error in failures.items() if error.is_refusal}
+        await record_questions(io, access, questions | refused)
     if not failures:
         return None
     return (

@@ -37,7 +37,7 @@ from tests.integration_tests.evidence.judging_support import Judge as Model
 from tests.integration_tests.evidence.judging_support import case, learn, truth, words
 from tests.integration_tests.test_both_orders import CASE as PAIR_CASE
 from tests.integration_tests.test_both_orders import PAIR, judge_by_first
-from tests.loopback import Rule, error, refusal, truncated
+from tests.loopback import Rule, answer, error, refusal, truncated
 from tests.loopback.batches import answer_batch, ids_of, lines_of, write_lines
 
 CASES = [{**SAID, "inputs": f"Order {number} never came."} for number in range(4)]
@@ -158,11 +158,16 @@ async def test_options_that_add_requests(
 async def test_a_guideline_that_gets_no_question_does_not_stop_the_batch(
     bench: Bench, tmp_path: Path
 ) -> None:
-    await bench.add_guideline("Never threaten to kill.")
-    bench.server.responder = lambda _: error(400, "It was filtered.")
+    for text in ("Say sorry.", "Never threaten to kill."):
+        await bench.add_guideline(text)
+    bench.server.responder = lambda chat: (
+        error(400, "It was filtered.")
+        if "kill" in chat.text
+        else answer({"questions": [checks.SORRY]})
+    )
     batch = Batch(bench, tmp_path, checks=True)
     run_sync(prepare_memory(SYNC, batch.judge, bench.memory().access))
-    assert [rule.question for rule in await bench.guidelines()] == [""]
+    assert [rule.question for rule in await bench.guidelines()] == [checks.SORRY, ""]
 
 
 def test_samples_of_one_prompt_are_several_requests(bench: Bench, tmp_path: Path) -> None:

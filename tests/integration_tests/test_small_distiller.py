@@ -407,6 +407,9 @@ async def test_guidelines_by_hand_get_their_questions_once(bench: Bench) -> None
 async def test_a_guideline_that_the_model_refuses_gets_no_question(bench: Bench) -> None:
     for text in ("Say sorry.", "Never threaten to kill."):
         await bench.add_guideline(text)
+    bench.server.responder = lambda _: error(400, "Unsupported value: 'temperature'.")
+    assert {rule.question for rule in (await fill(bench, bench.server.chat_model()))[1]} == {None}
+    bench.server.chats.clear()
     bench.server.responder = lambda chat: (
         error(400, "It was filtered.") if "kill" in chat.text else answer(wrote(SORRY))
     )

@@ -84,12 +84,12 @@ async def test_a_check_whose_call_fails_is_unknown(bench: Bench, refused: str, s
     assert None not in [check["probability"] for check in (await judge(bench))["checks"]]
 
 
-async def test_a_server_that_is_down_is_not_one_without_log_probabilities(bench: Bench) -> None:
-    await rules(bench, [SORRY])
-    model = Model({SORRY: 0.2})
-    bench.server.responder = lambda chat: error(503) if is_check(chat) else model(chat)
-    [check] = (await judge(bench, model=bench.server.chat_model(max_retries=0)))["checks"]
-    assert check["held"] is None
+async def test_a_server_that_fails_if_asked_for_log_probabilities(bench: Bench) -> None:
+    await rules(bench, [SORRY, BRIEF])
+    model = Model({SORRY: 0.2, BRIEF: 0.9})
+    bench.server.responder = lambda chat: error(500) if is_check(chat) else model(chat)
+    judgment = await judge(bench, model=bench.server.chat_model(max_retries=0))
+    assert [check["held"] for check in judgment["checks"]] == [False, True]
 
 
 async def test_no_log_probabilities(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -233,6 +233,24 @@ async def test_turn_that_is_routed_past_the_gates_has_no_verdict(
         assert all(verdict["let_through"] if judged else not verdict for verdict in verdicts)
 
 
+class DefaultModel(BaseModel):
+    messages: Annotated[list[Any], add_messages]
+    quality_gate: dict[str, Any] = {"status": "none"}
+
+
+async def test_verdict_wins_over_the_default_of_its_key(bench: Bench) -> None:
+    graph = bench.compile(gate_on(bench, routed(DefaultModel, None, Writer())))
+    result = await bench.invoke(graph, {"messages": [("human", AGAIN), ("ai", "So sorry!")]})
+    assert ended(result) == ("accepted", 0)
+
+
+async def test_changed_result_leaves_the_next_turn_empty(bench: Bench) -> None:
+    graph = gate_on(bench, routed(MessagesState, None, Writer())).compile(store=bench.store)
+    result = await graph.ainvoke(asked("Thanks!"))
+    result["quality_gate"]["note"] = "Shown."
+    assert (await graph.ainvoke(asked("Thanks!")))["quality_gate"] == {}
+
+
 @ROUTERS
 async def test_routed_turn_keeps_its_context(bench: Bench, ends: Any) -> None:
     graph = bench.compile(
