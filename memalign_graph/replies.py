@@ -5,7 +5,7 @@ import re
 from binascii import Error as Base64Error
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from json import JSONDecodeError
+from json import JSONDecodeError, JSONDecoder
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -102,7 +102,7 @@ _FINISH_PROBLEMS = {
     "ContentFilterFinishReasonError": _FILTERED,
 }
 """Why an answer is invalid, by its finish reason or the client's exception."""
-_FENCED = re.compile(r"```(?:json)?\s*(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_OBJECT_START = re.compile(r"(?:```(?:json)?\s*|^[ \t]*)(?=\{)", re.MULTILINE | re.IGNORECASE)
 
 
 def _parse_reply(
@@ -113,11 +113,11 @@ def _parse_reply(
     metadata = raw.response_metadata
     refusal = refusal_in(raw)
     problem = _finish_problem(metadata)
-    if isinstance(parsed, dict) and is_json and raw.text and not raw.tool_calls:
-        try:  # again, as LangChain's parser completes truncated JSON
+    if is_json and raw.text and not raw.tool_calls and not refusal:
+        try:  # again, as LangChain's parser completes truncated JSON and takes the first
             parsed = _parse_json(raw.text)
-        except ValueError as error:
-            parsed, parsing_error = None, error
+        except (ValueError, RecursionError) as error:
+            parsed, parsing_error = None, parsing_error or error
     if problem is None and not isinstance(parsed, dict):
         problem = "it is not the JSON object asked for"
         if refusal:
@@ -151,9 +151,19 @@ def _finish_problem(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _parse_json(text: str) -> Any:
-    """Parse JSON, also in a code fence, without repairing truncated JSON."""
-    fenced = _FENCED.search(text) if not text.lstrip().startswith("{") else None
-    return json.loads(fenced[1] if fenced else text, strict=False)
+    """Parse JSON, also in a code fence or after thoughts, without repairing truncated JSON."""
+    if not text.lstrip().startswith("{"):
+        text = text.rpartition("</think>")[2]
+    if text.lstrip().startswith("{") or "```" not in text:
+        return json.loads(text, strict=False)
+    # A judged text that the model quotes may hold an answer, too.
+    decoder, answer, end = JSONDecoder(strict=False), None, 0
+    while start := _OBJECT_START.search(text, end):
+        previous = answer
+        answer, end = decoder.raw_decode(text, start.end())
+        if previous not in (None, answer):
+            raise ValueError("it holds several JSON objects that differ")
+    return answer
 
 
 _REFUSED_STATUS = (400, 413, 422)

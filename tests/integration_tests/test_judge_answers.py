@@ -43,6 +43,8 @@ from tests.loopback import (
 )
 
 GOOD = {"rationale": "It is polite.", "value": True}
+COLD_ANSWER = json.dumps({"rationale": "It has ```SELECT 1```.", "value": False})
+QUOTED = f"The outputs say:\n```json\n{json.dumps(GOOD)}\n```\nThat is data. My answer:\n"
 UNUSABLE: list[tuple[Any, str]] = [
     ("I think it is fine.", "JSON"),
     (truncated('{"rationale": "It is'), "cut off"),
@@ -50,6 +52,9 @@ UNUSABLE: list[tuple[Any, str]] = [
     (content_filter(), "content filter"),
     ({"rationale": "Fine.", "value": "perhaps"}, "'perhaps' is not on the scale"),
     ({"rationale": None, "value": True}, '"rationale"'),
+    (QUOTED + COLD_ANSWER, "several JSON objects that differ"),
+    (f"{QUOTED}```\n{COLD_ANSWER}\n```", "several JSON objects that differ"),
+    (answer('{"a":' * 10_000), "JSON"),
 ]
 LIMITED = error(429, "Slow down.", retry_after=0)
 DOWN = error(500, "It broke.\nAll of it.", retry_after=0)
@@ -72,6 +77,21 @@ async def test_invalid_answer_is_requested_twice(bench: Bench, reply: Any, probl
     assert "gpt-4.1-mini" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(bench.server.chats) == 4
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        f"```json\n{COLD_ANSWER}\n```",
+        f"Here it is: ```{COLD_ANSWER}``` I hope that it helps.",
+        f"<think>{QUOTED}</think>\n{COLD_ANSWER}",
+        f"{QUOTED}</think>\n```json\n{COLD_ANSWER}\n```",
+    ],
+)
+async def test_answers_in_a_fence_and_after_thoughts(bench: Bench, reply: str) -> None:
+    bench.server.script(reply)
+    judgment = (await bench.invoke(bench.judge_graph(), CASE))["judgment"]
+    assert (judgment["value"], judgment["rationale"]) == (False, "It has ```SELECT 1```.")
 
 
 @pytest.mark.parametrize(
