@@ -368,15 +368,13 @@ def _content(message: BaseMessage) -> str:
 
 def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseMessage]]:
     """Return the messages to judge by their place: no drafts, critiques, or notes of middleware."""
-    drafts = _drafts(messages, turn)
-    steps: Any = None
-    if turn.structured is not None:
-        steps = turn.state.get("steps", ())
+    drafts, is_structured = _drafts(messages, turn), turn.structured is not None
+    if is_structured:
         drafts |= {*range(len(messages) - len(last_answer(messages)), len(messages))}
 
     def acted(place: int, name: str | None) -> bool:
         """Return whether a tool did something, unlike that of a structured response."""
-        return steps is None or place not in drafts or name in steps
+        return not (is_structured and place in drafts) or name in turn.state.get("steps", ())
 
     shown: list[tuple[int, BaseMessage]] = []
     checked: set[str] = set()  # the calls of a gate's tool

@@ -157,7 +157,7 @@ async def distill_in_batches(
             continue
         try:
             part = await distill_episodes(io, access, chat, waiting, guidelines)
-            result += replace(part, prompts=[[*part.read]])
+            result += replace(part, by_prompt=[part])
         except (ChatModelError, ModelAnswerError) as error:
             if not is_about_prompt(error):
                 if not result.read:

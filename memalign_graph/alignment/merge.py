@@ -218,12 +218,10 @@ class ProposalMerger:
     def merge(self, relations: Relations) -> MergeResult:
         """Merge duplicates and collect conflicts, by the relations between the guidelines."""
         ids = list(self._table.after)
+        found = [(ids[a], ids[b]) for a, b in relations.contradictions]
         pairs = [
             pair
-            for pair in [
-                *self._contradictions,
-                *((ids[a], ids[b]) for a, b in relations.contradictions),
-            ]
+            for pair in [*self._contradictions, *found]
             if {*map(self._table.successor, pair)} <= self._table.after.keys()
         ]
         for group in relations.duplicates:

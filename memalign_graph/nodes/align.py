@@ -253,23 +253,17 @@ async def distill_batches(step: _Call) -> StateUpdate:
     proposals = [each for n, each in results.items() if "guideline_id" not in batches[n]]
     rewordings = [each for n, each in results.items() if "guideline_id" in batches[n]]
     reworded, distilled = sum(rewordings, DistillResult()), sum(proposals, DistillResult())
-    by_prompt = [
-        [each for each in distilled.operations if each.episode_ids[0] in prompt]
-        for prompt in distilled.prompts
-    ]
     return step.learned(
         batches=[batches[n] for n, result in results.items() if result.read],
-        proposals=[dump_operations(operations) for operations in by_prompt if operations],
-        prompts=distilled.prompts,
+        proposals=[
+            dump_operations(each.operations) for each in distilled.by_prompt if each.operations
+        ],
+        prompts=[list(each.read) for each in distilled.by_prompt],
         read=distilled.read,
         rewordings=dump_operations(reworded.operations),
         reworded=reworded.read,
         failed_attempts=[*distilled.failed_attempts, *reworded.failed_attempts],
-        warnings=[
-            *step.warnings(*left_out),
-            *distilled.all_warnings,
-            *reworded.warnings,
-        ],
+        warnings=[*step.warnings(*left_out), *distilled.all_warnings, *reworded.warnings],
     )
 
 

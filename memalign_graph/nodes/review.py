@@ -9,12 +9,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.interrupts import parse_review, review_form
 from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.feedback import date_after_known
-from memalign_graph.memory.judgments import (
-    count_asked,
-    find_judgment,
-    log_review,
-    utc_now,
-)
+from memalign_graph.memory.judgments import count_asked, find_judgment, log_review, utc_now
 from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.runtime import (
     NodeCall,

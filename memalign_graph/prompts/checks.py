@@ -13,6 +13,7 @@ from memalign_graph.prompts.fences import (
     escape_tags,
     estimate_tokens,
     is_placeholder,
+    numbered,
     render_criterion,
     render_example,
     strict_object_schema,
@@ -61,9 +62,7 @@ def questions_schema(count: int) -> dict[str, Any]:
 
 
 def question_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
-    lines = "\n".join(
-        f"{number}. {escape_tags(text)}" for number, text in enumerate(texts, start=1)
-    )
+    lines = "\n".join(numbered(texts))
     system = _SYSTEM.format(criterion=render_criterion(criterion), what=QUESTION_RULES)
     closing = f'Answer with a JSON object that has "questions", a list of {len(texts)} texts.'
     return [SystemMessage(system), HumanMessage(f"The rules:\n{lines}\n\n{closing}")]
@@ -104,8 +103,7 @@ def checklist_prompt(
     example: Example, questions: Sequence[str], *, max_input_tokens: int
 ) -> list[BaseMessage]:
     """Write one prompt for all questions about a case."""
-    asked = [escape_tags(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
-    lines = "\n".join(f"{n}. {question}" for n, question in enumerate(asked, start=1))
+    lines = "\n".join(numbered(question.removesuffix(_NO_IS_RIGHT) for question in questions))
     closing = f"{lines}\nAnswer each by its number, with true for yes or false for no, as JSON."
     [messages], _ = _case_prompts(_ABOUT_A_CASE, example, [closing], max_input_tokens)
     return messages

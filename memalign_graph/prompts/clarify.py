@@ -84,12 +84,8 @@ def _case(criterion: Criterion, feedback: Feedback, tokens_left: int) -> list[st
     if feedback.value is not None:
         case.append(f"The expert's value: {show(feedback.value)}")
     limit = min(_FIELD_TOKENS, tokens_left // 4)
-    return [
-        *case,
-        _WORDS,
-        fences.fence("rationale", feedback.rationale, max_tokens=limit),
-        _CLOSING,
-    ]
+    words = fences.fence("rationale", feedback.rationale, max_tokens=limit)
+    return [*case, _WORDS, words, _CLOSING]
 
 
 def parse_question(answer: dict[str, Any], prompt: ClarifyPrompt) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.prompts.fences import escape_tags, render_criterion, strict_object_schema
+from memalign_graph.prompts.fences import numbered, render_criterion, strict_object_schema
 from memalign_graph.types import Criterion
 
 _PAIR = 2
@@ -52,9 +52,7 @@ def relations_schema(count: int) -> dict[str, Any]:
 
 
 def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
-    lines = "\n".join(
-        f"{number}. {escape_tags(text)}" for number, text in enumerate(texts, start=1)
-    )
+    lines = "\n".join(numbered(texts))
     return [
         SystemMessage(_SYSTEM.format(criterion=render_criterion(criterion))),
         HumanMessage(f"The rules:\n{lines}\n\n{_CLOSING}"),

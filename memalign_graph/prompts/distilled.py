@@ -54,8 +54,8 @@ class DistillResult:
     """The feedback that was read: its hashes by episode id."""
     truncated_ids: list[str] = field(default_factory=list)
     """The episodes with a text that was shortened."""
-    prompts: list[list[str]] = field(default_factory=list)
-    """The episodes that shared a prompt, for each prompt that was answered."""
+    by_prompt: list["DistillResult"] = field(default_factory=list)
+    """The result of each prompt that was answered."""
     failed_attempts: list[str] = field(default_factory=list)
     """The ids of failed attempts."""
     errors: list[ModelError] = field(default_factory=list)

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -114,6 +114,10 @@ def shorten(text: str, max_tokens: int) -> str:
         f"{head.decode(errors='ignore')}\n[... {left_out:,} bytes left out ...]\n"
         f"{tail.decode(errors='ignore')}"
     )
+
+
+def numbered(texts: Iterable[str], start: int = 1) -> list[str]:
+    return [f"{number}. {escape_tags(text)}" for number, text in enumerate(texts, start)]
 
 
 def render_criterion(criterion: Criterion) -> str:

@@ -163,13 +163,13 @@ def judge_prompt(
     max_input_tokens: int,
 ) -> JudgePrompt:
     warnings: list[str] = []
-    numbered = "\n".join(_lines(guidelines, start=1))
+    numbered = "\n".join(fences.numbered(each.text for each in guidelines))
     system = _SYSTEM.format(
         criterion=fences.render_criterion(criterion),
         guidelines=_GUIDELINES.format(lines=numbered) if guidelines else "",
     )
     title = "Further guidelines from the experts, on cases like this one:"
-    lines = _lines(relevant, start=len(guidelines) + 1)
+    lines = fences.numbered((each.text for each in relevant), len(guidelines) + 1)
     further = "\n".join([title, *lines]) if relevant else ""
     fixed = sum(map(fences.estimate_tokens, (system, further, _ask_about("", _BY))))
     tokens_left = max_input_tokens - ANSWER_TOKENS - fixed
@@ -251,10 +251,6 @@ def _within_budget(
             max_tokens -= cost
             chosen.add(guideline.id)
     return [guideline for guideline in guidelines if guideline.id in chosen]
-
-
-def _lines(guidelines: Sequence[Guideline], *, start: int) -> list[str]:
-    return [f"{n}. {fences.escape_tags(each.text)}" for n, each in enumerate(guidelines, start)]
 
 
 def _costs(guidelines: Sequence[Guideline], tokens_by_text: dict[str, int]) -> dict[str, int]:
