@@ -148,7 +148,7 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
     adds_nothing = repeats or stored.says_the_same_as(new) or stored.given_at > new.given_at
     is_revision = replaces and new.given_at >= stored.given_at
     is_new = is_revision or not (adds_nothing or confirms)
-    judgment = (new.judgment or stored.judgment) if is_new else (stored.judgment or new.judgment)
+    judgment = (is_new and new.judgment) or stored.judgment or new.judgment
     verdicts = {**stored.verdicts, **new.verdicts}
     if judgment is not None:
         del verdicts[judgment.id]

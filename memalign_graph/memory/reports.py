@@ -39,6 +39,8 @@ GroupBy = str | Callable[[Example], Any]
 _SPANS = ("day", "week")
 _UNKNOWN = "unknown"  # the group of cases without the field
 _MARGIN = 0.05
+_PROMPT = timedelta(days=14)
+"""Answers within this time count in the order of their judgments, later ones as they are given."""
 
 
 class ReviewAgreement(FrozenModel):
@@ -124,26 +126,30 @@ async def review_report(
 def _drawn(
     log: Iterable[ReviewLogEntry], episodes: Sequence[Episode], scale: Scale
 ) -> list[tuple[str, date, bool]]:
-    """Return the answered judgments of the sample in their order, and whether the judge agreed.
+    """Return the answered judgments of the sample in order, and whether the judge agreed.
 
-    Also those with other reasons to ask: what is uncertain changes as the memory grows. Other
-    verdicts than the present one of an answer count if the case was judged again later. Otherwise
-    the present one has replaced them: it is a newer answer's or, after `migrate`, another judge's.
+    In the order of judgments alone, a backlog that is answered newest first would raise alarms; in
+    that of answers, experts who take longer where the judge is wrong.
+
+    Judgments with other reasons to ask count, too: what is uncertain changes as the memory grows.
+    Other verdicts than the present one of an answer count if the case was judged again later.
+    Otherwise the present one has replaced them: it is a newer answer's or, after `migrate`, another
+    judge's.
     """
-    sampled, judged_at = _sampled(log, episodes), dict[str, datetime]()
+    sampled, places = _sampled(log, episodes), dict[str, tuple[datetime, datetime]]()
     logged_at = {item.judgment_id: item.at for item in log}
     for episode in episodes:
         present = episode.judgment and episode.judgment.id
         replaced_at = logged_at.get(present or "", episode.given_at)
+        first_given_at = min(episode.created_at, episode.given_at)  # an edit has a new date
         for key in episode.verdicts.keys() & sampled:
-            # The log no longer has older judgments; a changed answer has a new date.
-            at = logged_at.get(key, min(episode.created_at, episode.given_at))
+            at = logged_at.get(key, first_given_at)  # the log has no older judgments
             if present in (None, key) or at > replaced_at:
-                judged_at.setdefault(key, at)
+                places.setdefault(key, (max(at + _PROMPT, first_given_at), at))
     answers = answered_judgments(episodes, scale)
     return [
-        (key, judged_at[key].astimezone(UTC).date(), values_agree(scale, *answers[key]))
-        for key in sorted(judged_at.keys() & answers, key=lambda key: (judged_at[key], key))
+        (key, places[key][1].astimezone(UTC).date(), values_agree(scale, *answers[key]))
+        for key in sorted(places.keys() & answers, key=lambda key: (places[key], key))
     ]
 
 

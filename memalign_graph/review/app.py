@@ -97,10 +97,6 @@ async def show_case(page: PageRequest, error: str = "") -> Response:
     )
 
 
-async def return_to_case(page: PageRequest) -> Response:
-    return redirect(f"/review/case/{quote(page.task_id)}")
-
-
 async def post_answer(page: PageRequest) -> Response:
     case = (await page.open_task()).case
     try:
@@ -272,7 +268,7 @@ _PAGES: list[tuple[str, str, _Handler]] = [
     ("POST", "/name", save_name),
     ("GET", _CASE, show_case),
     ("GET", f"{_CASE}/nearest", show_nearest),
-    ("GET", f"{_CASE}/{{form}}", return_to_case),
+    ("GET", f"{_CASE}/{{form}}", show_case),  # a form that is loaded again
     ("POST", f"{_CASE}/effect", preview_answer),
     ("POST", f"{_CASE}/rule", preview_guideline),
     ("POST", f"{_CASE}/answer", post_answer),
@@ -329,7 +325,7 @@ def create_review_app(
             except HTTPException as error:
                 response = PlainTextResponse(error.detail, error.status_code)
             except ClientDisconnect:
-                response = Response(status_code=400)  # which nobody reads
+                response = Response(status_code=400)  # nobody reads it
             except (MemAlignError, httpx.HTTPError) as error:  # the latter from the Agent Server
                 is_gone = isinstance(error, NotOpenError)
                 texts = {"message": str(error), "written": _written(form), "is_gone": is_gone}

@@ -16,8 +16,8 @@ _FOLD_CHARS, _FOLD_LINES, _HEAD_CHARS, _HEAD_LINES = 1_500, 25, 1_000, 16
 _LAST_WORD = re.compile(r"(?<!\S)\S++\Z")
 _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters, and those with which a text is shown in another order than it has."""
-_MARKS = re.compile(r"[\u061c\u200e\u200f]")
-"""Marks of direction, which only a text with right-to-left letters needs."""
+_HIDDEN_OR_MARK = re.compile(rf"{_HIDDEN.pattern}|[\u061c\u200e\u200f]")
+"""Also marks of direction, which only a text with right-to-left letters needs."""
 _RIGHT_TO_LEFT = re.compile(r"[\u0590-\u0610\u0620-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _CODE_KEYS = {"code", "sql", "diff", "patch"}
 _SQL = r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|CREATE)\s.*\b(?:FROM|SELECT|SET|VALUES|TABLE|VIEW)\b"
@@ -57,10 +57,8 @@ class Argument:
 
 def visible(text: str) -> str:
     r"""Spell out characters that hide or reorder others, as in `\x1b`."""
-    patterns = [_HIDDEN] if _RIGHT_TO_LEFT.search(text) else [_HIDDEN, _MARKS]
-    for pattern in patterns:
-        text = pattern.sub(lambda match: ascii(match[0])[1:-1], text)
-    return text
+    hidden = _HIDDEN if _RIGHT_TO_LEFT.search(text) else _HIDDEN_OR_MARK
+    return hidden.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def tool_call(outputs: Any) -> dict[str, Any] | None:

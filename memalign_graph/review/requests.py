@@ -81,7 +81,7 @@ class SignIn:
         host = re.sub(r":\d+$", "", headers.get("host", ""))
         # Any client can send this header. A client without an address uses a Unix socket.
         is_local = request.client is None or _is_in(request.client.host, _LOOPBACK)
-        # No browser sends HTTP/1.0; nginx does by default.
+        # No browser sends HTTP/1.0; a proxy may, as nginx did by default for years.
         is_forwarded = request.scope["http_version"] == "1.0" or not _FORWARDED.isdisjoint(headers)
         if host not in _LOCAL_HOSTS or not is_local or is_forwarded:
             raise _refusal(

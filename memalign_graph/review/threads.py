@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from langgraph_sdk.errors import (
@@ -28,8 +29,6 @@ from memalign_graph.types import Example
 
 logger = logging.getLogger(__name__)
 
-ServedCriteria = Mapping[str, Mapping[str, Any]]
-"""The criteria as JSON, by name; they may have another scale than when a thread asked."""
 _TASK_ID = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
 
@@ -39,11 +38,13 @@ def parse_task_id(task_id: str) -> tuple[str, str]:
     return (parts[1], parts[2]) if parts else ("", "")
 
 
-def cases_of(thread: Mapping[str, Any], criteria: ServedCriteria) -> dict[str, CasePayload]:
-    """Return the cases that a thread asks about, by interrupt id, if the page can show them."""
+def cases_of(thread: Mapping[str, Any], criteria: Mapping[str, Any]) -> dict[str, CasePayload]:
+    """Return the cases that a thread asks about, by interrupt id, if the page can show them.
+
+    They get the criteria that are served: the scale may have changed since the thread asked.
+    """
     cases: dict[str, CasePayload] = {}
-    by_task = (thread.get("interrupts") or {}).values()
-    for interrupt in (interrupt for pending in by_task for interrupt in pending):
+    for interrupt in chain(*(thread.get("interrupts") or {}).values()):
         case = (interrupt.get("response_schema") or {}).get(CASE_KEYWORD)
         if case and _can_show(case, criteria):
             served = {name: criteria[name] for name in case["criteria"]}
@@ -51,7 +52,7 @@ def cases_of(thread: Mapping[str, Any], criteria: ServedCriteria) -> dict[str, C
     return cases
 
 
-def _can_show(case: CasePayload, criteria: ServedCriteria) -> bool:
+def _can_show(case: CasePayload, criteria: Mapping[str, Any]) -> bool:
     """Return whether the criteria are served, and the page has a form for the case.
 
     It has none for guidelines that contradict each other.
@@ -68,7 +69,7 @@ def _can_show(case: CasePayload, criteria: ServedCriteria) -> bool:
 
 
 async def list_tasks(
-    client: Any, criteria: ServedCriteria, max_tasks: int
+    client: Any, criteria: Mapping[str, Any], max_tasks: int
 ) -> tuple[list[ReviewTask], int]:
     """List the oldest tasks, skipping threads with other interrupts, and count all."""
     tasks: list[ReviewTask] = []
@@ -105,7 +106,7 @@ async def load_thread(client: Any, thread_id: str) -> Mapping[str, Any]:
 
 
 async def load_case(
-    client: Any, task_id: str, criteria: ServedCriteria, max_states: int
+    client: Any, task_id: str, criteria: Mapping[str, Any], max_states: int
 ) -> CasePayload | None:
     """Load a task's case; for an answered task, from up to `max_states` earlier states."""
     thread_id, interrupt_id = parse_task_id(task_id)

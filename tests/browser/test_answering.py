@@ -84,7 +84,14 @@ def test_choice_is_taken_back_by_its_digit_or_a_click(shop: Shop, expert: Bring)
         zoe.press("1")
         zoe.page.click(".option")
         assert chosen.count() == 0
-        # Other keys of radio buttons only choose.
+        zoe.page.dblclick(".option")
+        assert chosen.count() == 1
+        # A click that ends elsewhere takes nothing back, and other keys of radio buttons neither.
+        zoe.page.hover(".option")
+        zoe.page.mouse.down()
+        zoe.page.hover("h1")
+        zoe.page.mouse.up()
+        chosen.focus()
         for key, value in ((" ", "true"), (" ", "true"), ("ArrowDown", "false")):
             zoe.press(key)
             assert chosen.get_attribute("value") == value

@@ -5,6 +5,7 @@
   const place = find("[data-here]");
   const answer = find("form.answer");
   const keys = find("#keys");
+  let pressed; // the chosen option on which a click began; keys of radio buttons also make clicks
 
   const notice = (level, text) =>
     find("#notices").append(Object.assign(document.createElement("p"), { className: `notice ${level}`, textContent: text }));
@@ -72,6 +73,7 @@
 
   document.addEventListener("keydown", (event) => {
     const target = event.target instanceof Element ? event.target : document.body;
+    pressed = null;
     const typing = target.closest("textarea, select, input:not([type=radio])");
     if (event.repeat || event.isComposing) {
       if (event.key === "Enter" && target.type !== "textarea") event.preventDefault();
@@ -100,9 +102,8 @@
     form.ariaBusy = "true"; // so that nothing is sent twice
     setTimeout(() => (form.ariaBusy = null), 5000); // the request may have been stopped
   });
-  // A click on the chosen option takes the choice back; on it, keys of radio buttons do as usual.
-  let pressed;
-  document.addEventListener("pointerdown", (event) => (pressed = event.target.closest(".option")?.querySelector("input:checked")));
+  // A click on the chosen option takes the choice back. The second one of a double click does not.
+  document.addEventListener("mousedown", (event) => (pressed = event.detail < 2 ? event.target.closest(".option")?.querySelector("input:checked") : null));
   document.addEventListener("click", (event) => {
     if (event.target === pressed) {
       toggle(pressed);

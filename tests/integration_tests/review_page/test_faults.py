@@ -158,10 +158,10 @@ async def test_expert_who_gave_a_name_returns_to_the_case(office: Office) -> Non
     assert (bob.page.status_code, "Wait." in bob.text) == (200, True)
 
 
-async def test_address_of_a_form_returns_to_its_case(office: Office) -> None:
+async def test_address_of_a_form_shows_its_case(office: Office) -> None:
     _, ann = await office.begin("Wait.")
-    case = ann.here
-    assert (await ann.get(f"{case}/answer")).here == case
+    shown = ann.page.text
+    assert (await ann.get(f"{ann.here}/answer")).page.text == shown
 
 
 async def test_stopped_request_is_no_fault_of_the_page(office: Office) -> None:

@@ -109,14 +109,14 @@ def test_stored_verdicts_of_another_judge_replace_those_that_fell(*, is_fixed: b
 def test_case_judged_again_counts_at_the_time_of_its_judgment() -> None:
     memory, first = memory_of(), datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(90):  # three cases, each judged 30 times
-        at = first + timedelta(days=number)
+        at = first + timedelta(hours=2 * number)
         feedback = judged(f"late {number % 3}", True, number < 60)
         assert isinstance(feedback.judgment, Judgment)
         run_sync(log_review(SYNC, memory.access, feedback.judgment, DRAWN, at))
         memory.remember(feedback.model_copy(update={"given_at": at + timedelta(minutes=1)}))
     drift = memory.review_report().drift
     assert (drift.answers, drift.has_fallen) == (90, True)
-    assert (drift.before, drift.after, drift.since) == (1, 0, date(2026, 3, 2))
+    assert (drift.before, drift.after, drift.since) == (1, 0, date(2026, 1, 6))
 
 
 def log_sample(memory: JudgeMemory) -> None:
@@ -150,6 +150,19 @@ def test_answers_that_name_no_present_verdict_count_for_drift() -> None:
     memory.import_jsonl(map(json.dumps, lines))
     assert all(episode.judgment is None for episode in memory.episodes())
     assert memory.review_report().drift == before
+
+
+@pytest.mark.parametrize("days", [2, 20])
+def test_answers_within_two_weeks_count_in_the_order_of_judgments(days: int) -> None:
+    memory, first = memory_of(), datetime(2026, 1, 1, tzinfo=UTC)
+    for number in range(90):  # the judge errs at the end, and is answered newest first
+        feedback = judged(f"late {number}", number < 60, True)
+        assert isinstance(feedback.judgment, Judgment)
+        at = first + timedelta(hours=number)
+        run_sync(log_review(SYNC, memory.access, feedback.judgment, DRAWN, at))
+        given_at = first + timedelta(days=days, hours=180 - number)
+        memory.remember(feedback.model_copy(update={"given_at": given_at}))
+    assert memory.review_report().drift.has_fallen == (days == 2)
 
 
 @pytest.mark.parametrize("is_logged", [True, False])
