@@ -53,12 +53,11 @@ async def check_case(
     questions = {each.id: each.question for each in guidelines if each.question}
     if not questions:
         return [], []
-    answers = await ask_questions(
-        io, chat, example, list(questions.values()), limit=limit, skips_failed=True
-    )
+    asked = list(questions.values())
+    answers = await ask_questions(io, chat, example, asked, limit=limit, skips_failed=True)
     if answers is None:
         io = TracedIO(io, lambda: {PURPOSE: "check"})
-        answers = await _ask_checklist(io, chat, example, list(questions.values()))
+        answers = await _ask_checklist(io, chat, example, asked)
     name = model_name_of(chat)
     checks = [
         Check(
