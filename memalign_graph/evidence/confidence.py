@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from string import ascii_uppercase
 from typing import Any
 
 from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
@@ -33,7 +32,7 @@ from memalign_graph.models import (
     model_key,
     model_name_of,
 )
-from memalign_graph.prompts.judge import answer_schema, parse_answer
+from memalign_graph.prompts.judge import answer_schema, names_by_letter, parse_answer
 from memalign_graph.replies import ChatReply, StructuredModel, refusal_in
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.settings import ChecksMode
@@ -43,7 +42,9 @@ from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabil
 logger = logging.getLogger(__name__)
 
 MAX_VALUES = 20
-"""The most values whose probabilities are measured: servers return no more alternatives."""
+"""The most values whose probabilities are measured, and the alternatives of a small model."""
+
+_MAX_ALTERNATIVES = 5  # of other models: OpenAI's refuse more from GPT-5 on
 
 _MAX_LETTERS = 11
 _FEW_VALUES = 5  # of a scale with more numbers: a small model distinguishes no more
@@ -168,7 +169,7 @@ def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities |
 
     A letter that is not among the alternatives counts as 0 if the others have nearly all.
     """
-    shares = token_probabilities(logprobs, ascii_uppercase[: len(names)])
+    shares = token_probabilities(logprobs, list(names_by_letter(names)))
     total = sum(share or 0.0 for share in shares)
     if not total or (None in shares and total < _MIN_KNOWN_SHARE):
         return None
@@ -189,7 +190,7 @@ def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
         return None
 
     def with_logprobs(inner: Any) -> BaseChatModel:
-        top = inner.top_logprobs or MAX_VALUES
+        top = inner.top_logprobs or (MAX_VALUES if is_small_model(chat) else _MAX_ALTERNATIVES)
         return inner.model_copy(update={"logprobs": True, "top_logprobs": top})  # type: ignore[no-any-return] # a chat model
 
     model = map_models(chat, with_logprobs)
@@ -218,10 +219,15 @@ async def ask_with_logprobs(
     io: IO, model: StructuredModel, messages: Sequence[BaseMessage]
 ) -> ChatReply:
     """Ask for log-probabilities, and record whether the model gave them."""
-    reply = await io.chat(model, messages)
+    try:
+        reply = await io.chat(model, messages)
+    except ChatModelError as error:
+        if "logprobs" not in str(error):
+            raise
+        reply = ChatReply(answer=None, text=str(error), problem=str(error))
     if reply.logprobs:
         _without_logprobs.pop(model.key, None)
-    elif reply.text and reply.problem is None:  # an unusable reply does not count
+    elif reply.text and not reply.is_refusal:
         count = _without_logprobs.get(model.key, (0, 0.0))[0] + 1
         _without_logprobs[model.key] = count, time.monotonic()
         if count == _MAX_WITHOUT_LOGPROBS:
@@ -293,14 +299,17 @@ async def _letter_measurement(
     scale, values = criterion.scale, permitted_values(criterion.scale)
     if not values:
         return ConfidenceMeasurement(warning=f"the scale has over {MAX_VALUES} values")
-    model, kind = logprob_model(chat), type(chat).__name__
+    model = usable_logprob_model(chat)
     if model is None:
-        return ConfidenceMeasurement(warning=f"{kind} has no `logprobs` and `top_logprobs`")
+        why = f"{type(chat).__name__} has no `logprobs` and `top_logprobs`"
+        if logprob_model(chat):
+            why = f"{model_name_of(chat)} gave none {_MAX_WITHOUT_LOGPROBS} times in a row"
+        return ConfidenceMeasurement(warning=why)
     *before, last = messages
-    letters = zip(ascii_uppercase, map(scale.render, values), strict=False)
+    names = names_by_letter(list(map(scale.render, values)))
     lines = [
         f"{last.text}{_LETTER_INSTRUCTION}",
-        *(f"{letter}) {name}" for letter, name in letters),
+        *(f"{letter}) {name}" for letter, name in names.items()),
     ]
     return await ask_letter(io, model, scale, [*before, HumanMessage("\n".join(lines))], values)
 
@@ -349,6 +358,8 @@ async def _sample_answer(
             update["cache"] = _NumberedCache(cache, number)
         if getattr(model, "temperature", None) == 0:
             update["temperature"] = _TEMPERATURE
+        if isinstance(seed := getattr(model, "seed", None), int):
+            update["seed"] = seed + number + 1
         return model.model_copy(update=update)
 
     model = with_schema(map_models(chat, varied), answer_schema(criterion))

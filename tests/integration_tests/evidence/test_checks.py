@@ -35,7 +35,7 @@ from tests.integration_tests.evidence.judging_support import (
     words,
 )
 from tests.integration_tests.gates.support import gated
-from tests.loopback import error
+from tests.loopback import ReplyLike, error, truncated
 from tests.loopback.replies import as_reply
 
 SHARE = Criterion(name="share", instructions="How good?", scale=Numeric(minimum=0, maximum=1))
@@ -92,9 +92,15 @@ async def test_a_server_that_fails_if_asked_for_log_probabilities(bench: Bench) 
     assert [check["held"] for check in judgment["checks"]] == [False, True]
 
 
-async def test_no_log_probabilities(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "silent", ["Yes", truncated("Yes"), error(403, "You are not allowed to request logprobs.")]
+)
+async def test_no_log_probabilities(
+    bench: Bench, caplog: pytest.LogCaptureFixture, silent: ReplyLike
+) -> None:
     guidelines = await rules(bench, [SORRY, BRIEF])
-    bench.server.responder = Model({SORRY: 0, BRIEF: 1}, tells=False)
+    told = Model({SORRY: 0, BRIEF: 1})
+    bench.server.responder = lambda chat: as_reply(silent) if is_check(chat) else told(chat)
     model = bench.server.chat_model(model="tells-checks-nothing")
     for tokens in (1, 1, 1, 0):  # after three silent answers it is not asked for tokens
         judgment = await judge(bench, model=model)

@@ -107,7 +107,7 @@ async def test_the_value_is_asked_for_once_more_where_wanted(bench: Bench) -> No
     assert more.endswith("\nA) true\nB) false")
     assert second.schema is None
     assert second.body["max_completion_tokens"] <= 16
-    assert (second.body["logprobs"], second.body["top_logprobs"]) == (True, 20)
+    assert (second.body["logprobs"], second.body["top_logprobs"]) == (True, 5)
     assert not first.body.keys() & {"logprobs", "top_logprobs"}
     plain = await judged(bench, confidence=False)
     assert (plain["confidence"], plain["probabilities"]) == (None, None)
@@ -120,6 +120,33 @@ async def test_confidence_is_that_of_the_verdict_though_another_is_likelier(benc
     judgment = await judged(bench, STARS)
     assert judgment["confidence"] == pytest.approx(0.2)
     assert judgment["probabilities"] == pytest.approx({str(value): odds[value] for value in odds})
+
+
+async def test_five_alternatives_may_measure_more_values(bench: Bench) -> None:
+    tenth = Numeric(minimum=1, maximum=10, integer=True)
+    criterion = Criterion(name="tenth", instructions="How good?", scale=tenth)
+    peaked = {7: 0.5, 8: 0.25, 6: 0.15, 5: 0.06, 9: 0.02, **dict.fromkeys((1, 2, 3, 4, 10), 0.004)}
+    bench.server.responder = TellingJudge(peaked, verdict=8)
+    judgment = await judged(bench, criterion)
+    assert judgment["confidence"] == pytest.approx(0.25, abs=0.01)
+    assert judgment["probabilities"]["1"] == 0
+    bench.server.responder = TellingJudge(dict.fromkeys(range(1, 11), 0.1), verdict=8)
+    warning = unmeasured(await judged(bench, criterion))
+    assert "a permitted value is not among the alternatives" in warning
+
+
+@pytest.mark.parametrize("choices", [("F", "D", "C", "B", "A"), ("b", "none", "a")])
+async def test_choices_that_are_letters_stand_under_no_other(
+    bench: Bench, choices: tuple[str, ...]
+) -> None:
+    grade = Criterion(name="g", instructions="Grade.", scale=Categorical(choices=choices))
+    bench.server.responder = TellingJudge(with_logprobs("A", ["A"]), verdict=choices[-1])
+    judgment = await judged(bench, grade)
+    assert judgment["confidence"] == 1
+    [chat] = measurings(bench)
+    lines = {"none": "C) none", "a": "A) a", "b": "B) b"}
+    asked = [lines.get(choice, f"{choice}) {choice}") for choice in choices]
+    assert chat.text.splitlines()[-len(choices) :] == asked
 
 
 async def test_models_that_stream_with_alternatives_of_their_own(bench: Bench) -> None:
@@ -155,6 +182,14 @@ async def test_what_fails_is_said_and_leaves_the_verdict(
     assert "Set samples=5" in warning
     assert warning in caplog.text
     assert len(bench.server.chats) == 2
+
+
+async def test_after_three_silent_answers_it_is_not_measured(bench: Bench) -> None:
+    bench.server.responder = TellingJudge(REJECTED)
+    for _ in range(4):
+        warning = unmeasured(await judged(bench))
+    assert "gpt-4.1-mini gave none 3 times in a row. Set samples=5" in warning
+    assert len(measurings(bench)) == 3
 
 
 @pytest.mark.parametrize("kind", FAILURES)
@@ -274,6 +309,12 @@ async def test_temperature_of_samples(bench: Bench, own: float | None, drawn: fl
     assert first.body.get("temperature") == own
     assert {chat.body.get("temperature") for chat in samples} == {drawn}
     assert model.temperature == own
+
+
+async def test_samples_vary_the_seed(bench: Bench) -> None:
+    bench.server.responder = saying(*[True] * 3)
+    await judged(bench, model=bench.server.chat_model(seed=7), samples=2)
+    assert {chat.body["seed"] for chat in judgings(bench.server)} == {7, 8, 9}
 
 
 @pytest.fixture
