@@ -38,9 +38,9 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.external_traces import record_batch_file
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.memory.history import pin_memory
-from memalign_graph.memory.index import Vector, encode_vector, retrieval_text, vector_key
+from memalign_graph.memory.index import decode_vector, encode_vector, retrieval_text, vector_key
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.recall import decode_optional_vector, embed, index_missing
+from memalign_graph.memory.recall import embed, index_missing
 from memalign_graph.models import BaseChatModel, inner_models, model_name_of
 from memalign_graph.replies import ChatReply, StructuredModel
 from memalign_graph.runtime import Clients, JudgeResources, NodeCall
@@ -367,15 +367,14 @@ class _BatchJudge:
             key = vector_key(self.access.embedder.id, text)
             texts[key] = text
             row |= {"example": example.to_json(), "vector": key}
-        vectors: dict[str, Vector] = {}
         failed: dict[str, EmbeddingError] = {}
         try:
-            if compares_cases(self.judge, self.access):
-                vectors = await embed(SYNC, self.access, texts, failed)
+            needed = texts if compares_cases(self.judge, self.access) else {}
+            vectors = await embed(SYNC, self.access, needed, failed)
         except EmbeddingError as error:
             if self.judge.on_embedding_error == "raise":
                 raise
-            failed = dict.fromkeys(texts, error)
+            vectors, failed = {}, dict.fromkeys(texts, error)
         for row in rows:
             key = row.get("vector", "")
             row["vector"] = encode_vector(vectors[key]) if key in vectors else None
@@ -401,8 +400,8 @@ class _BatchJudge:
         runtime = Runtime(store=access.store)
         call = NodeCall(self.io, self._resources, runtime, self._settings, access, case["example"])
         example, failed = prepare_example(call), case["failed"]
-        vector = EmbeddingError(failed) if failed else decode_optional_vector(case["vector"])
-        recall = await retrieve(call, example, vector)
+        vector = None if case["vector"] is None else decode_vector(case["vector"])
+        recall = await retrieve(call, example, EmbeddingError(failed) if failed else vector)
         active = await access.guidelines_at(SYNC, recall.version)
         retrieved = Retrieved.of(recall, access.view).with_guidelines(active.guidelines, call)
         judgment = await run_judge(Case(call, example, retrieved))

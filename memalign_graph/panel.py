@@ -26,8 +26,7 @@ from memalign_graph.errors import (
 from memalign_graph.graphs import Graph, new_builder, route_to_review
 from memalign_graph.judging.case import Retrieved, prepare_example, retrieve
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.index import encode_vector
-from memalign_graph.memory.recall import decode_optional_vector, embed_once
+from memalign_graph.memory.recall import embed_once
 from memalign_graph.nodes import judge as judging
 from memalign_graph.nodes.learn import commit_memory, distill_feedback
 from memalign_graph.nodes.review import make_feedback
@@ -104,10 +103,10 @@ class Aggregate(Settings):
         self._check(scales)
         ordered = [name for name, scale in scales.items() if _is_ordered(scale)]
         weights = {name: self.weights.get(name, 1.0) for name in ordered}
-        if not any(weights.values()) and not self.vetoes:
+        if not any(weights.values()) and (self.passes is not None or not self.vetoes):
             raise InvalidInputError(
-                "aggregate: no criterion of this panel has a weight. Scales without an order can "
-                "only veto."
+                "aggregate: no criterion of this panel has a weight, so there is no score. Scales "
+                "without an order can only veto: give vetoes=..., and no `passes`."
             )
         rules = {
             name: PassRule.of(scales[name], rule, f"vetoes: {name!r}")
@@ -374,15 +373,20 @@ class _Panel:
         """Embed the example for the memories that learn, if judging did not."""
         judge_run = require_channel(step.state, "judge_run")
         errors = dict.fromkeys(step.state["feedback"].keys() - self.resources.keys(), _GONE)
-        if judge_run["vector"] is not None:
+        if step.access.load_vector(judge_run["vector"]) is not None:
             return {"errors": errors}
-        vector = await self._embed(step, step.example, always=True)
+        vector = None
+        try:
+            vector = await self._embed(step, step.example, always=True)
+        except EmbeddingError as error:
+            if not error.is_refusal:
+                raise
         return {"errors": errors, "judge_run": {**judge_run, "vector": vector}}
 
     async def _embed(self, step: NodeCall, example: Example, *, always: bool = False) -> str | None:
         accesses = [*(await self._readable(step)).values()]
         vector = await embed_once(step.io, accesses, example, always=always)
-        return None if vector is None else encode_vector(vector)
+        return None if vector is None else step.access.dump_vector(vector)
 
     async def _readable(self, step: NodeCall) -> dict[str, MemoryAccess]:
         """Refresh the memories; without those that fail, which `learn_one` reports."""
@@ -421,12 +425,12 @@ async def judge_one(step: NodeCall) -> StateUpdate:
     """Judge by one criterion, with its memory."""
     name, judge_run = step.resources.criterion.name, require_channel(step.state, "judge_run")
     problem = judge_run["embedding_error"]
-    vector = EmbeddingError(problem) if problem else decode_optional_vector(judge_run["vector"])
+    vector = EmbeddingError(problem) if problem else step.access.load_vector(judge_run["vector"])
     try:
         retrieved = await retrieve(step, step.example, vector)
         own = replace(step, state={**step.state, "judge_memory": retrieved.to_json()})
         memory = (await judging.assemble_guidelines(own))["judge_memory"]
-        with_vector = {**memory, "vector": judge_run["vector"]}
+        with_vector = {**memory, "vector": memory["vector"] or judge_run["vector"]}
         own = replace(step, state={**step.state, "judge_memory": with_vector})
         update = await judging.judge_example(own)
     except MemAlignError as error:

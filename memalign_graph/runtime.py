@@ -196,7 +196,7 @@ class NodeCall:
 
     @property
     def judgment(self) -> Judgment:
-        return Judgment.model_validate(self.state["judgment"])
+        return Judgment.model_validate(require_channel(self.state, "judgment"))
 
     @property
     def feedback(self) -> Feedback:

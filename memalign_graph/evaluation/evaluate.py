@@ -39,7 +39,6 @@ from memalign_graph.identity import digest
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.recall import (
-    decode_optional_vector,
     load_examples,
     recall,
     recall_without_episodes,
@@ -259,7 +258,7 @@ async def _baselines(
         examples = load_examples(access.view, similar.similar)
         values = dataset.baselines(labels, examples, criterion.scale)
         verdict = RawVerdict(values.get(dataset.MEDIAN, values[dataset.MAJORITY]))
-        decision = model.decide(verdict, decode_optional_vector(similar.vector), "evidence")
+        decision = model.decide(verdict, access.load_vector(similar.vector), "evidence")
         by_name = {name: Prediction(value=value) for name, value in values.items()}
         by_name[dataset.EVIDENCE] = Prediction(value=decision.value, confidence=decision.confidence)
         predictions.append(by_name)

@@ -47,7 +47,7 @@ class Retrieved(FrozenModel):
     version: str
     recalled: list[RecalledExample] = Field(default_factory=list)
     vector: str | None = None
-    """The example's embedding in base64, so that feedback on it needs no other."""
+    """The example's vector as of `MemoryAccess.dump_vector`, for feedback on it."""
     nearness: Mapping[str, float] = Field(default_factory=dict)
     """Similarities by episode id, until the relevant guidelines are chosen."""
     guidelines: list[Guideline] = Field(default_factory=list)

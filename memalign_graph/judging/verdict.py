@@ -31,7 +31,6 @@ from memalign_graph.evidence.value_from_checks import (
 )
 from memalign_graph.judging.case import Answer, Case, swap_outputs
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import inner_models, is_small_model, max_input_tokens, model_name_of
 from memalign_graph.prompts.judge import (
     judge_prompt,
@@ -71,7 +70,7 @@ async def run_judge(case: Case) -> Judgment:
             call.access,
             judge.mode,
             version=retrieved.version,
-            vector=decode_optional_vector(retrieved.vector),
+            vector=call.access.load_vector(retrieved.vector),
             excluded_ids=case.excluded_keys,
             judge_key=key,
         )

@@ -33,7 +33,7 @@ from memalign_graph.memory.facts import (
     timestamp_us,
     unpacked,
 )
-from memalign_graph.memory.index import Vector, decode_vector
+from memalign_graph.memory.index import Vector, decode_vector, encode_vector
 from memalign_graph.memory.memory_state import ActiveGuidelines, EpisodeRow
 from memalign_graph.memory.view import (
     CLOCK_SKEW_US,
@@ -84,6 +84,15 @@ class MemoryAccess:
     def view(self) -> MemoryView:
         """The process's view of the memory, as last refreshed; kept in use by this object."""
         return get_view(self.store, self.layout, self.embedder.id)
+
+    def dump_vector(self, vector: Vector) -> str:
+        """Encode a vector with its embedder's id: a paused run may go on with other embeddings."""
+        return f"{self.embedder.id} {encode_vector(vector)}"
+
+    def load_vector(self, dumped: str | None) -> Vector | None:
+        """Decode a vector; None if it is not known to be of this embedder."""
+        embedder, _, encoded = (dumped or "").rpartition(" ")
+        return decode_vector(encoded) if embedder == self.embedder.id else None
 
     async def refresh_if_old(self, io: IO) -> None:
         """Refresh the view unless it was read within the last second."""

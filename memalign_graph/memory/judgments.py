@@ -17,6 +17,7 @@ from memalign_graph.errors import InvalidInputError, MemAlignError, describe_val
 from memalign_graph.io import IO
 from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, search_namespace
 from memalign_graph.memory.facts import Item, Namespace, packed, unpacked
+from memalign_graph.memory.index import encode_vector
 from memalign_graph.types import (
     Example,
     FrozenModel,
@@ -110,6 +111,7 @@ async def keep_judgment(
     """Keep a judgment for `keep_for`; returns it, with a warning if it cannot be kept."""
     if keep_for is None:
         return judgment
+    known = access.load_vector(vector)
     at, namespace = utc_now(), access.layout.of("judgments")
     until = at + min(keep_for, datetime.max.replace(tzinfo=UTC) - at)
     item = KeptJudgment(
@@ -118,7 +120,7 @@ async def keep_judgment(
         kept_until=until,
         judged_at=at,
         embedder=access.embedder.id,
-        vector=vector,
+        vector=None if known is None else encode_vector(known),
     )
     await _put(io, access, namespace, judgment.id, item, until - at)
     # Stored before it is checked: a purge that this does not see yet finds it in the store.

@@ -18,7 +18,6 @@ from memalign_graph.memory.facts import Namespace
 from memalign_graph.memory.index import (
     MAX_BYTES,
     Vector,
-    decode_vector,
     encode_vector,
     normalised,
     retrieval_text,
@@ -72,7 +71,7 @@ class RecallResult:
     """Most similar first."""
     version: str
     vector: str | None = None
-    """The example's vector in base64, for feedback on it."""
+    """The example's vector as of `MemoryAccess.dump_vector`, for feedback on it."""
     nearness: Mapping[str, float] = field(default_factory=dict)
     """Similarities by episode id, of further episodes too; they decide which guidelines are
     relevant."""
@@ -130,7 +129,7 @@ async def recall(
     if vector is None:
         vector = (await embed(io, access, {key: text}))[key]
     similar, nearness = _find(view, vector, k)
-    return RecallResult(similar, version, encode_vector(vector), nearness, warning)
+    return RecallResult(similar, version, access.dump_vector(vector), nearness, warning)
 
 
 async def embed_once(
@@ -162,7 +161,7 @@ def recall_excluding(
         return RecallResult([], view.version)
     similar, nearness = _find(view, vector, k, excluded_episode_ids)
     warning = _TRUNCATED if truncated and k else None
-    return RecallResult(similar, view.version, encode_vector(vector), nearness, warning)
+    return RecallResult(similar, view.version, access.dump_vector(vector), nearness, warning)
 
 
 def _find(
@@ -203,10 +202,6 @@ async def recall_without_episodes(
     warning = f"Judged by the guidelines alone, without similar examples. {error}"
     logger.warning("Judging %r: %s", access.criterion.name, warning)
     return RecallResult([], view.version, warning=warning)
-
-
-def decode_optional_vector(recalled: str | None) -> Vector | None:
-    return None if recalled is None else decode_vector(recalled)
 
 
 def _group(rows: Sequence[EpisodeRow], similarity: float) -> list[SimilarExample]:

@@ -2,7 +2,6 @@
 
 from memalign_graph.judging.case import Case, Retrieved, prepare_example, retrieve
 from memalign_graph.judging.verdict import run_judge
-from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.runtime import NodeCall, StateUpdate, require_channel
 from memalign_graph.tracing import emit_evaluation
 
@@ -16,7 +15,7 @@ async def retrieve_episodes(call: NodeCall) -> StateUpdate:
         active = await call.access.guidelines_at(call.io, retrieved.version)
         if active.version == retrieved.version:
             break
-        retrieved = await retrieve(call, example, decode_optional_vector(retrieved.vector))
+        retrieved = await retrieve(call, example, call.access.load_vector(retrieved.vector))
     return {
         "judge_run": {"example": example.to_json(), "settings": call.settings},
         "judge_memory": retrieved.to_json(),

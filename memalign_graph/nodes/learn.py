@@ -20,7 +20,6 @@ from memalign_graph.memory.feedback import RememberResult, remember, take_back
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.purge import clear_cached_replies
-from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import max_input_tokens
 from memalign_graph.nodes.review import date_reply
 from memalign_graph.prompts import clarify
@@ -194,6 +193,6 @@ async def _has_feedback(step: NodeCall) -> bool:
 async def _store(step: NodeCall) -> RememberResult:
     """Store a reviewer's feedback, with the embedding that retrieval left in the state."""
     feedback = step.feedback
-    vector = decode_optional_vector((step.state.get("judge_memory") or {}).get("vector"))
+    vector = step.access.load_vector((step.state.get("judge_memory") or {}).get("vector"))
     vectors = {} if vector is None else {feedback.example.id: vector}
     return await remember(step.io, step.access, [feedback], known_vectors=vectors)

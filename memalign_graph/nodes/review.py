@@ -9,8 +9,8 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.interrupts import parse_review, review_form
 from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.feedback import date_after_known
+from memalign_graph.memory.index import decode_vector
 from memalign_graph.memory.judgments import count_asked, find_judgment, log_review, utc_now
-from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.runtime import (
     NodeCall,
     StateUpdate,
@@ -39,7 +39,7 @@ async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) 
         judgment,
         uncertain=uncertain,
         decide=judge.mode,
-        vector=decode_optional_vector(require_channel(step.state, "judge_memory").get("vector")),
+        vector=access.load_vector(require_channel(step.state, "judge_memory").get("vector")),
         has_neighbors=step.finds_similar,
     )
     if forced:
@@ -93,7 +93,9 @@ async def find_the_judgment(step: NodeCall) -> StateUpdate:
         fields = parse_review(step.state.get("reply"), step.resources.criterion, kept.judgment)
     except ValueError as error:
         raise InvalidInputError(f"reply: {error}") from error
-    vector = kept.vector if kept.embedder == step.access.embedder.id else None
+    vector = None
+    if kept.vector and kept.embedder == step.access.embedder.id:
+        vector = step.access.dump_vector(decode_vector(kept.vector))
     return {
         "judge_run": {"example": kept.example.to_json(), "settings": step.settings},
         "judge_memory": Retrieved(version=kept.judgment.memory_version, vector=vector).to_json(),

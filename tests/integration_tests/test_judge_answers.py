@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -160,6 +161,19 @@ async def test_embedding_outage_raises_and_the_run_can_be_resumed(bench: Bench) 
     judgment = (await bench.invoke(graph, OTHER, "k"))["judgment"]
     assert (len(judgment["guideline_ids"]), judgment["episode_ids"]) == (1, [])
     assert "without similar examples" in judgment["warnings"][0]
+
+
+async def test_failed_run_can_be_resumed_with_other_embeddings(bench: Bench) -> None:
+    await bench.remember({**OTHER, **COLD})
+    options: dict[str, Any] = {"decide": "evidence", "keep_judgments": timedelta(days=1)}
+    options["model"] = bench.server.chat_model(max_retries=0)
+    bench.server.script(DOWN)
+    with pytest.raises(ChatModelError):
+        await bench.invoke(bench.judge_graph(**options), CASE)
+    options["embeddings"] = bench.server.embedder(model="text-embedding-3-large", dimensions=32)
+    await bench.invoke(bench.judge_graph(**options), None)
+    [kept] = bench.memory().judgments()
+    assert (kept.embedder, kept.vector) == ("openai:text-embedding-3-large:32", None)
 
 
 class Support(ReviewState):

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.cache.memory import InMemoryCache
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import CachePolicy
 
 from memalign_graph import (
     Criterion,
@@ -27,7 +29,7 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.models import embedder_id
-from memalign_graph.state import JudgeState, ReviewState
+from memalign_graph.state import ExampleInput, JudgeState, ReviewState
 from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, thread
 from tests.integration_tests.test_judge_answers import REVIEW_NODES, nodes_graph
 from tests.loopback import LoopbackServer, Together
@@ -219,12 +221,37 @@ async def test_tokens_are_streamed_only_on_request(bench: Bench, *, shows: bool)
     assert bool("".join(messages)) is shows
 
 
+async def test_node_cache_after_retrieval_keeps_memories_apart(bench: Bench) -> None:
+    await bench.add_guideline("Say sorry.", namespace=("acme",))
+    nodes = JudgeNodes(CRITERION, **bench.models())
+    builder: Any = StateGraph(JudgeState)
+    builder.add_node("retrieve_episodes", nodes.retrieve_episodes)
+    for name in ("assemble_guidelines", "judge"):
+        builder.add_node(name, getattr(nodes, name), cache_policy=CachePolicy())
+    builder.add_edge(START, "retrieve_episodes")
+    builder.add_edge("retrieve_episodes", "assemble_guidelines")
+    builder.add_edge("assemble_guidelines", "judge")
+    graph = builder.compile(store=bench.store, cache=InMemoryCache())
+    for namespace, guidelines, calls in (("acme", 1, 1), ("globex", 0, 2), ("acme", 1, 2)):
+        context = {"memalign": {"namespace": [namespace]}}
+        judgment = (await bench.invoke(graph, CASE, None, context=context))["judgment"]
+        assert (len(judgment["guideline_ids"]), len(bench.server.chats)) == (guidelines, calls)
+
+
 class Answered(JudgeState):
     feedback: Any
 
 
+class Unjudged(ExampleInput):
+    judge_run: Any
+    judge_memory: Any
+    feedback: Any
+    judge_lesson: Any
+
+
 @pytest.mark.parametrize(
-    ("state", "missing"), [(JudgeState, "feedback"), (Answered, "judge_lesson")]
+    ("state", "missing"),
+    [(JudgeState, "feedback"), (Answered, "judge_lesson"), (Unjudged, "judgment")],
 )
 async def test_state_needs_a_reply_channel(bench: Bench, state: Any, missing: str) -> None:
     graph = nodes_graph(bench, state, *REVIEW_NODES)

@@ -306,6 +306,16 @@ async def test_example_is_embedded_at_most_once_for_all_memories(
     assert embedded(bench) == 0
 
 
+async def test_case_that_the_embeddings_refuse_is_learned_without_a_vector(bench: Bench) -> None:
+    bench.server.refused_text = "never came"
+    graph = reviewed(bench)
+    await bench.invoke(graph, CASE)
+    result = await bench.resume(graph, {"tone": COLD})
+    [warning] = result["learned"]["tone"]["warnings"]
+    assert warning.startswith("1 piece(s) of feedback have no vector")
+    assert len(await bench.guidelines(criterion=TONE)) == 1
+
+
 async def test_failing_embedding(bench: Bench) -> None:
     await store_feedback(bench, TONE, OTHER)
     await bench.add_guideline("Say sorry.", criterion=TONE)

@@ -9,6 +9,7 @@ from langgraph.graph import START, StateGraph
 
 from memalign_graph import (
     Aggregate,
+    ChatModelError,
     InvalidInputError,
     Judgment,
     MemAlignWarning,
@@ -248,6 +249,27 @@ async def test_checkpoints_contain_only_what_the_judges_are_shown(bench: Bench) 
         assert 0 < len(guidelines_in_prompt) < 30
         assert "vector" not in memory
     assert str(state).count(state["judge_run"]["vector"]) == 1
+
+
+async def test_replies_are_stored_with_the_vector_of_the_embeddings_in_use(bench: Bench) -> None:
+    await store_feedback(bench, TONE, OTHER)
+    await bench.invoke(reviewed(bench), CASE)
+    embedder = bench.server.embedder(model="text-embedding-3-large", dimensions=32)
+    bench.server.embeddings.clear()
+    await bench.resume(reviewed(bench, embeddings=embedder), {"tone": COLD, "facts": COLD})
+    assert len(bench.server.embeddings) == 1
+    for criterion, count in ((TONE, 2), (FACTS, 1)):
+        assert len(bench.memory(criterion, embeddings=embedder).recall(CASE, 2)) == count
+
+
+async def test_run_can_be_resumed_with_other_embeddings(bench: Bench) -> None:
+    await store_feedback(bench, TONE, OTHER)
+    bench.server.script(*[DOWN] * len(THREE))
+    with pytest.raises(ChatModelError, match="None of the 3 criteria could be judged"):
+        await bench.invoke(panel(bench), CASE)
+    embedder = bench.server.embedder(model="text-embedding-3-large", dimensions=32)
+    result = await bench.invoke(panel(bench, embeddings=embedder), None)
+    assert (result["errors"], len(result["judgments"]["tone"]["episode_ids"])) == ({}, 1)
 
 
 async def test_each_kept_judgment_accepts_later_feedback(bench: Bench) -> None:

@@ -104,8 +104,9 @@ def test_valid_panels_are_built() -> None:
         assert create_panel_graph([criterion(name) for name in names])
     assert create_panel_graph((*THREE, *MIXED), swap=True)
     unordered = [criterion for criterion in MIXED if criterion.name in ("kind", "better")]
-    with pytest.raises(InvalidInputError, match="aggregate: no criterion of this panel has a wei"):
-        create_panel_graph(unordered, aggregate=Aggregate())
+    for scoreless in (Aggregate(), Aggregate(vetoes={"kind": "Question"}, passes=0.5)):
+        with pytest.raises(InvalidInputError, match="aggregate: no criterion of this panel has a"):
+            create_panel_graph(unordered, aggregate=scoreless)
     assert create_panel_graph(unordered, aggregate=Aggregate(vetoes={"kind": "Question"}))
     assert create_panel_graph(MIXED, aggregate=Aggregate())
 
