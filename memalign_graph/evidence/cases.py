@@ -16,6 +16,7 @@ from memalign_graph.agreement import (
     consensus,
     is_ordered,
     value_or_none,
+    values_agree,
 )
 from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.regression import Floats
@@ -51,7 +52,11 @@ class EvidenceCase:
     is_always_asked: bool = False
     """Whether no verdict could have spared the question, by the first answer to one."""
     decisions: Sequence["EvidenceCase"] = ()
-    """If experts answered several judgments of it: the case by the answers to each of these."""
+    """If experts answered several judgments of it: the case by the answers to each of these. Right
+    ones are left out if the judge was shown an answer on the case."""
+
+    def is_right(self, scale: Scale) -> bool:
+        return self.verdict is not None and values_agree(scale, self.verdict.value, self.value)
 
 
 def load_cases(
@@ -106,14 +111,19 @@ def load_cases(
     cases = []
     for _, rows in sorted(rows_by_example.items()):
         rows.sort(key=lambda row: (row.given_at, row.id))
-        if (case := case_of(rows, {row.id for row in rows})) is None:
+        ids = {row.id for row in rows}
+        if (case := case_of(rows, ids)) is None:
             continue
         rows_by_judgment: dict[str | None, list[EpisodeRow]] = defaultdict(list)
-        for row in rows:
+        for row in rows if len(rows) > 1 else ():
             rows_by_judgment[(row.content.get("judgment") or {}).get("id")].append(row)
-        # Whatever the judge was shown: a wrong decision is one.
-        answered = [case_of(each, set()) for each in rows_by_judgment.values() if len(rows) > 1]
-        decisions = [each for each in answered if each and each.verdict]
+        decisions = []
+        for answers in rows_by_judgment.values():
+            decision = case_of(answers, set())
+            if decision and decision.is_right(scale):
+                # A right verdict proves nothing if the judge was shown an answer on the case.
+                decision = case_of(answers, ids)
+            decisions += [decision] if decision and decision.verdict else []
         cases.append(replace(case, decisions=decisions) if len(decisions) > 1 else case)
     return cases
 

@@ -100,9 +100,15 @@ def _gains_by_class(gains: Floats, classes: Floats, groups: Floats, kinds: Float
 class Calibration:
     """A rising logistic curve from the scores of decisions to how often they were right."""
 
-    def __init__(self, scores: Floats, agreed: Floats) -> None:
-        """Fit the curve to decisions on cases with an expert's value."""
-        self.scores = scores
+    def __init__(
+        self, scores: Floats, agreed: Floats, rows: Floats, classes: Sequence[str | None]
+    ) -> None:
+        """Fit the curve to decisions on cases with an expert's value.
+
+        `rows` are the index of the cases in memory, and `classes` name the classes of the decided
+        values; None if the decision says nothing of new cases.
+        """
+        self.scores, self.agreed, self.rows, self.classes = scores, agreed, rows, classes
         right = int(agreed.sum())
         targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
         columns, penalty = np.stack((scores, np.ones_like(scores)), axis=1), np.diag([1.0, 1e-6])
@@ -121,17 +127,14 @@ class Calibration:
         slope, intercept = self._curve
         return 1 / (1 + np.exp(-np.clip(slope * scores + intercept, -35, 35)))
 
-    def by_class(
-        self, scores: Floats, agreed: Floats, groups: Floats, classes: Sequence[str | None]
-    ) -> dict[str, list[tuple[float, float]]]:
+    def by_class(self, groups: Floats) -> dict[str, list[tuple[float, float]]]:
         """Return the confidences of the decisions in each class, and the shares that agree.
 
-        Each group of near-duplicates counts as one decision, with its means. The class is None if a
-        decision says nothing of new cases.
+        Each group of decisions counts as one, with its means.
         """
-        decisions = np.stack((self.confidences(scores), agreed), axis=1)
+        decisions = np.stack((self.confidences(self.scores), self.agreed), axis=1)
         by_group: dict[tuple[str, int], list[Floats]] = defaultdict(list)
-        for name, group, decision in zip(classes, groups, decisions, strict=True):
+        for name, group, decision in zip(self.classes, groups, decisions, strict=True):
             if name is not None:
                 by_group[name, int(group)].append(decision)
         by_class: dict[str, list[tuple[float, float]]] = defaultdict(list)

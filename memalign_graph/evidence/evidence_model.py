@@ -414,26 +414,19 @@ class EvidenceModel:
         return self._calibrations[kind]
 
     def _calibrate(self, kind: Kind) -> Calibration | None:
-        scores, agreed, _, _ = self._decisions(kind)
-        return Calibration(scores, agreed) if len(scores) >= MIN_CALIBRATING else None
-
-    def _decisions(
-        self, kind: Kind, *, singly: bool = False
-    ) -> tuple[Floats, Floats, Floats, list[str | None]]:
-        """Return past decisions: scores, whether they agree, their cases' index, and classes.
-
-        With `singly` each judgment that experts answered is one, otherwise each case.
-        """
         encoding = self.encoding
         leave_one_out = self.leave_one_out if kind != "stated" else None
         rows = self._judged if leave_one_out is None else leave_one_out.rows
         decisions = [
             (at, decision)
-            for at, case in enumerate(self.cases[row] for row in rows)
-            for decision in (singly and case.decisions) or (case,)
-            if decision.verdict or kind == "estimate"
+            for at, row in enumerate(rows)
+            for decision in self.cases[row].decisions or [self.cases[row]]
+            if kind == "estimate" or decision.verdict
+            if kind != "stated" or not isnan(encoding.stated(decision.verdict))
         ]
-        places = np.array([at for at, _ in decisions], dtype=int)
+        if len(decisions) < MIN_CALIBRATING:
+            return None
+        places = np.array([at for at, _ in decisions])
         verdicts = [decision.verdict for _, decision in decisions if decision.verdict]
         rows, numbers = rows[places], encoding.numbers([verdict.value for verdict in verdicts])
         # Without a score decisions are alike: only how often verdicts agree is known.
@@ -460,8 +453,7 @@ class EvidenceModel:
             None if decision.is_always_asked else name
             for name, (_, decision) in zip(encoding.class_names(numbers), decisions, strict=True)
         ]
-        known = np.flatnonzero(~np.isnan(scores))
-        return scores[known], agreed[known], rows[known], [classes[at] for at in known]
+        return Calibration(scores, agreed, rows, classes)
 
     def usual_kind(self, mode: Decide) -> Kind:
         """Return the usual kind of confidence."""
@@ -475,13 +467,9 @@ class EvidenceModel:
         """Return the confidence of a kind from which on the experts agree as often as a target."""
         key = kind, target
         if key not in self._trusts:
-            once, singly = {}, {}
-            if calibration := self.calibration(kind):
-                scores, agreed, rows, classes = self._decisions(kind, singly=True)
-                once, singly = (
-                    calibration.by_class(scores, agreed, groups, classes)
-                    for groups in (self.regression.groups[rows], np.arange(len(rows)))
-                )
+            past = self.calibration(kind)
+            once = past.by_class(self.regression.groups[past.rows]) if past else {}
+            singly = past.by_class(np.arange(len(past.rows))) if past else {}
             is_scored = kind != "stated" and self.leave_one_out is not None
             level = LEFT_OUT_LEVEL if is_scored else LEVEL
             self._trusts[key] = find_threshold_by_verdict(once, target, level, singly)

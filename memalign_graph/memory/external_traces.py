@@ -33,7 +33,14 @@ async def erase_threads(
         return [], [warning]
     warnings = []
     try:
-        threads = await _find_threads(io, saver, markers, known)
+        searched = await _search_threads(io, saver, markers)
+        threads = [thread for thread, is_found in searched.items() if is_found]
+        # Callers name these threads: a wrong name must not delete another user's thread.
+        if left := [thread for thread in known if searched.get(thread) is False]:
+            warnings.append(
+                f"The feedback names threads that have none of its ids: {', '.join(left)}. Delete "
+                "those that contain its text."
+            )
     except NotImplementedError:
         threads = list(known)
         warnings.append(
@@ -89,17 +96,16 @@ async def vacuum(io: IO, owner: object, name: str) -> list[str]:
     return [in_use] if busy else []
 
 
-async def _find_threads(
-    io: IO, saver: BaseCheckpointSaver[Any], markers: set[TraceMarker], known: Sequence[str]
-) -> list[str]:
-    """Return the stored threads that are known or contain a marker."""
-    threads: dict[str, None] = {}
+async def _search_threads(
+    io: IO, saver: BaseCheckpointSaver[Any], markers: set[TraceMarker]
+) -> dict[str, bool]:
+    """Return for each stored thread whether it contains a marker."""
+    threads: dict[str, bool] = {}
 
     def check(checkpoint: CheckpointTuple) -> None:
         thread = checkpoint.config["configurable"]["thread_id"]
         parts = [checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes]
-        if thread not in threads and (thread in known or _contains_marker(parts, markers)):
-            threads[thread] = None
+        threads[thread] = threads.get(thread, False) or _contains_marker(parts, markers)
 
     def scan() -> None:
         for checkpoint in saver.list(None):
@@ -110,7 +116,7 @@ async def _find_threads(
             check(checkpoint)
 
     await _call(io, scan, scan_async)
-    return list(threads)
+    return threads
 
 
 async def _call(

@@ -116,16 +116,17 @@ async def test_threads_of_other_memories_stay(bench: Bench) -> None:
     for user in ("carol", "dave"):
         ask(bench.saver, user, CASE["inputs"])
     answer = {**CASE, **REPLY, "judgment": (judgment := make_judgment())}
-    [episode] = await bench.remember({**answer, "thread_id": "it was given here"})
+    [episode] = await bench.remember({**answer, "thread_id": "another user's"})
     bench.teach("Say sorry first.", episode)
     ask(bench.saver, "a guideline's text alone", "Say sorry first.")
+    ask(bench.saver, "another user's", "Something else altogether.")
     before = threads_in(bench.saver)
-    ask(bench.saver, "it was given here", "It is zqxwhy.")
     ask(bench.saver, "its episode", f"What of {episode.id}?")
     ask(bench.saver, "its judgment", f"What of {judgment.id}?")
     forgotten = await purge(bench)
-    traces = {"its episode", "its judgment", "it was given here"}
-    assert {*forgotten.purged.thread_ids} == traces
+    assert {*forgotten.purged.thread_ids} == {"its episode", "its judgment"}
+    [warning] = forgotten.purged.warnings
+    assert "threads that have none of its ids: another user's." in warning
     assert threads_in(bench.saver) == before
     assert (await bench.state(review, "same case, another expert")).interrupts
     assert len(await bench.episodes()) == 1

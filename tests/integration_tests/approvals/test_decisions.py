@@ -226,7 +226,7 @@ async def test_a_call_marked_wrong_later_teaches_and_counts(bench: Bench) -> Non
 
 @IN_MEMORY
 async def test_a_rejected_run_of_a_call_counts_beside_its_approvals(bench: Bench) -> None:
-    """As of a scheduled job's prompt."""
+    """As of a scheduled job's prompt. The judge was shown the first approval before the second."""
     graph = agent(bench, Shop(), CALL, "Done.", CALL, "Done.", CALL, "Done.")
     for name, decision in zip("abc", (APPROVE, APPROVE, REJECT), strict=True):
         asked = await bench.invoke(graph, ask(), name)
@@ -234,7 +234,7 @@ async def test_a_rejected_run_of_a_call_counts_beside_its_approvals(bench: Bench
     await trust_judge(bench)
     memory = bench.memory(CRITERION)
     trust = await memory.atrust(target_agreement=TARGET)
-    assert trust.agreement == pytest.approx((20 + 2 / 3) / 21)
+    assert trust.agreement == pytest.approx((20 + 1 / 2) / 21)
 
 
 async def test_the_person_who_decides_is_the_author(bench: Bench) -> None:

@@ -155,6 +155,22 @@ def test_each_judgment_of_a_case_that_experts_answered_is_a_decision(
     assert each.agreement == pytest.approx(1 - 4 / each.decisions)
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_judge_that_was_shown_an_answer_on_the_case_can_only_be_wrong(*, is_right: bool) -> None:
+    """Its first verdicts are wrong, or an expert changes her mind about right ones."""
+    first = some_cases(40, truth=not is_right, verdict=True)
+    again = [replace(item, truth=False, verdict=not is_right) for item in first]
+    records = [word(at, item, at % 40) for at, item in enumerate([*first, *again])]
+    for at, record in enumerate(records):
+        record["episode"]["judgment"]["id"] = f"j{at}"
+    for at, record in enumerate(records[40:]):
+        record["episode"]["judgment"]["episode_ids"] = [f"e{at:04d}"]
+    trust = model_of(view_of([*first, *again], records)).trust("verdict", 0.75)
+    assert {key: each.agreement for key, each in trust.verdicts.items()} == {
+        "true": 0 if is_right else 0.5
+    }
+
+
 def test_verdict_with_a_guideline_from_its_own_case_does_not_count() -> None:
     criterion = Criterion(name="tone", instructions="Kind?")
     memory = JudgeMemory(InMemoryStore(), criterion, embeddings=hashed)

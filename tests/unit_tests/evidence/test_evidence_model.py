@@ -290,6 +290,6 @@ def test_a_curve_fitted_to_labels_keeps_the_order_of_the_scores() -> None:
     for sign in (-1, 0, 1):
         scores = rng.normal(size=200)
         agreed = rng.random(200) < 1 / (1 + np.exp(-3 * sign * scores))
-        made = Calibration(scores, agreed)
+        made = Calibration(scores, agreed, np.arange(200), [None] * 200)
         assert (np.diff(made.confidences(np.sort(scores))) > 0).all()
         assert made.confidences(scores).mean() == pytest.approx(agreed.mean(), abs=0.03)
