@@ -60,6 +60,7 @@ class Turn:
     has_unmarked_drafts: bool = False  # critiques have a key of their own, and mark no draft
     sent_back: Collection[str] = ()  # ids of such drafts, as far as gates recorded them
     structured: Any = None  # an agent's structured response, which replaces its text
+    has_skipped_beginning: bool = False  # whether `before_turn` has not run: `settings` are older
 
     @property
     def is_revised(self) -> bool:
@@ -67,15 +68,9 @@ class Turn:
         return self.state.get("status") == "revise"
 
     @property
-    def may_be_outdated(self) -> bool:
-        """Whether `state` may be an earlier turn's: `Command(goto=...)` skips `before_turn`."""
-        has_ended = "status" in self.state and not self.is_revised
-        return has_ended and not self.is_last_question
-
-    @property
     def revisions(self) -> int:
         """How many answers were sent back; without `before_turn`, how many in a row."""
-        is_counted = self.is_revised or ("asked_id" in self.state and not self.may_be_outdated)
+        is_counted = self.is_revised or "asked_id" in self.state
         return max(self.state.get("revisions", 0), 0) if is_counted else 0
 
 
@@ -91,12 +86,18 @@ def read_turn(
     messages = messages if isinstance(messages, list | tuple) else ()
     begun = state.get("asked_id")
     questions = [message.id for message in messages if is_question(message, begun)]
-    asked_id = begun or next(reversed(questions), None)
-    if state.get("turn", asked_id) != asked_id:
-        outdated = (*COUNTED, "settings")
+    last_id, has_ended = next(reversed(questions), begun), state.get("status", "revise") != "revise"
+    # `Command(goto=...)` skips `before_turn`, and a gate that begins the turn runs beside it.
+    is_new = begun is not None and has_ended and questions[-1:] != [begun]
+    asked_id = last_id if is_new else begun or last_id
+    if is_new or state.get("turn", asked_id) != asked_id:
+        outdated = COUNTED if is_new else (*COUNTED, "settings")
         state = {name: value for name, value in state.items() if name not in outdated}
+        state = {**state, "asked_id": asked_id} if is_new else state
     is_last = questions[-1:] == [asked_id]
-    return Turn(messages, asked_id, is_last, state, has_unmarked_drafts, sent_back, structured)
+    return Turn(
+        messages, asked_id, is_last, state, has_unmarked_drafts, sent_back, structured, is_new
+    )
 
 
 def is_question(message: Any, asked_id: str | None = None) -> bool:

@@ -90,7 +90,7 @@ def _settings_of(run: Runtime[Any], turn: Turn) -> dict[str, Any]:
     """Return the settings that the turn began with, changed by those in the run's context."""
     own = context_settings(run.context) or {}
     settings: dict[str, Any] = turn.state.get("settings") or {}
-    if not turn.may_be_outdated:
+    if not turn.has_skipped_beginning:
         # A resume may name a setting without the namespace of the turn.
         return {**settings, **own}
     if "namespace" in settings.keys() - own.keys():

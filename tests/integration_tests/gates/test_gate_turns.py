@@ -251,6 +251,16 @@ async def test_changed_result_leaves_the_next_turn_empty(bench: Bench) -> None:
     assert (await graph.ainvoke(asked("Thanks!")))["quality_gate"] == {}
 
 
+async def test_turn_that_begins_at_the_gate_has_its_own_id(bench: Bench) -> None:
+    graph = bench.compile(gate_on(bench, routed(MessagesState, None, Writer()), max_revisions=1))
+    await bench.invoke(graph, asked())
+    bench.server.rules = always(False)
+    result = await bench.invoke(graph, {"messages": [("human", AGAIN), ("ai", "So sorry!")]})
+    assert ended(result) == ("exhausted", 1)
+    assert result["quality_gate"]["turn"] == result["messages"][2].id
+    assert len(judgings(bench.server)) == 3
+
+
 @ROUTERS
 async def test_routed_turn_keeps_its_context(bench: Bench, ends: Any) -> None:
     graph = bench.compile(
