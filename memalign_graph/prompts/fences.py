@@ -34,7 +34,8 @@ _TAG_OR_CONTROL_TOKEN = re.compile(
     re.IGNORECASE,
 )
 _IMITATED_STEP = re.compile(
-    r"(?:^|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])(?: {3}returned: |\d+\. called [^\n(]{1,64}\()"
+    r"(?:^|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])[ \t]*+(?:(?<=[ \t])returned: |\d+\. (?:called "
+    r"[^\n(]{1,64}\(|[^\n:]{1,64} returned: |(?:user|assistant|system)\b[^\n:]{0,80}: ))"
 )
 _MAX_BYTES_PER_TOKEN = 3  # of `estimate_tokens`
 
