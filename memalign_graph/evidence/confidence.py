@@ -32,7 +32,7 @@ from memalign_graph.models import (
     model_key,
     model_name_of,
 )
-from memalign_graph.prompts.judge import answer_schema, names_by_letter, parse_answer
+from memalign_graph.prompts.judge import answer_schema, letters_of, parse_answer
 from memalign_graph.replies import ChatReply, StructuredModel, refusal_in
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.settings import ChecksMode
@@ -169,7 +169,7 @@ def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities |
 
     A letter that is not among the alternatives counts as 0 if the others have nearly all.
     """
-    shares = token_probabilities(logprobs, list(names_by_letter(names)))
+    shares = token_probabilities(logprobs, letters_of(names))
     total = sum(share or 0.0 for share in shares)
     if not total or (None in shares and total < _MIN_KNOWN_SHARE):
         return None
@@ -281,9 +281,8 @@ async def measure_confidence(
         return measured
     warning = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
     if samples:
-        at_once = max(min(samples, limit), 1)
         sample = partial(_sample_answer, io, chat, criterion, messages)
-        answers = await io.gather(list(map(sample, range(samples))), at_once)
+        answers = await io.gather(list(map(sample, range(samples))), limit)
         measured = _vote_shares(answers, criterion.scale, verdict)
         warning = f"{warning}. {measured.warning or ''}".rstrip()
     else:
@@ -299,18 +298,14 @@ async def _letter_measurement(
     scale, values = criterion.scale, permitted_values(criterion.scale)
     if not values:
         return ConfidenceMeasurement(warning=f"the scale has over {MAX_VALUES} values")
-    model = usable_logprob_model(chat)
-    if model is None:
+    if (model := usable_logprob_model(chat)) is None:
         why = f"{type(chat).__name__} has no `logprobs` and `top_logprobs`"
         if logprob_model(chat):
             why = f"{model_name_of(chat)} gave none {_MAX_WITHOUT_LOGPROBS} times in a row"
         return ConfidenceMeasurement(warning=why)
     *before, last = messages
-    names = names_by_letter(list(map(scale.render, values)))
-    lines = [
-        f"{last.text}{_LETTER_INSTRUCTION}",
-        *(f"{letter}) {name}" for letter, name in names.items()),
-    ]
+    names = list(map(scale.render, values))
+    lines = [f"{last.text}{_LETTER_INSTRUCTION}", *map("{}) {}".format, letters_of(names), names)]
     return await ask_letter(io, model, scale, [*before, HumanMessage("\n".join(lines))], values)
 
 

@@ -37,6 +37,7 @@ _IMITATED_STEP = re.compile(
     r"(?:^|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])[ \t]*+(?:(?<=[ \t])returned: |\d+\. (?:called "
     r"[^\n(]{1,64}\(|[^\n:]{1,64} returned: |(?:user|assistant|system)\b[^\n:]{0,80}: ))"
 )
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]{64,}")
 _MAX_BYTES_PER_TOKEN = 3  # of `estimate_tokens`
 
 
@@ -45,7 +46,12 @@ def estimate_tokens(text: str) -> int:
     # English has about four bytes a token, code and other scripts about three.
     data = text.encode()
     others = len(data.translate(None, b"0123456789"))
-    return len(data) - others + math.ceil(others / 3)
+    tokens = len(data) - others + math.ceil(others / 3)
+    # An emoji is two tokens or more. Base64 has a token for two bytes, and many digits.
+    tokens += len(data) - len(data.translate(None, b"\xf0\xf1\xf2\xf3\xf4"))
+    if len(data) - others > len(data) // 20:
+        tokens += sum(map(len, _BASE64.findall(data))) // 3
+    return tokens
 
 
 def sent_tokens(value: Any, max_tokens: int) -> int:

@@ -212,19 +212,19 @@ def value_prompt(
     criterion: Criterion, example: Example, values: Sequence[Value], *, max_input_tokens: int
 ) -> JudgePrompt:
     """Ask a small model for a value's letter, with the same prefix as its checks."""
-    names = names_by_letter(list(map(criterion.scale.render, values)))
-    lines = ", ".join(f"{letter}) {name}" for letter, name in names.items())
+    names = list(map(criterion.scale.render, values))
+    lines = ", ".join(map("{}) {}".format, letters_of(names), names))
     instructions = criterion.instructions.strip()
     question = _BY_LETTER.format(instructions=instructions, values=lines)
     [messages], is_cut = check_prompts(example, [question], max_input_tokens=max_input_tokens)
     return JudgePrompt(messages, [], [], [_CUT.format(max_input_tokens)] if is_cut else [])
 
 
-def names_by_letter(names: Sequence[str]) -> dict[str, str]:
-    """Assign a letter to each name; a name that is a letter, such as a grade, keeps it."""
+def letters_of(names: Sequence[str]) -> list[str]:
+    """Return a letter for each name; a name that is a letter, such as a grade, keeps it."""
     own = {name.upper() for name in names} & {*ascii_uppercase}
     free = iter(sorted({*ascii_uppercase} - own))
-    return {name.upper() if name.upper() in own else next(free): name for name in names}
+    return [name.upper() if name.upper() in own else next(free) for name in names]
 
 
 def nearest_value(values: Sequence[Value], value: Any) -> Value:

@@ -420,9 +420,7 @@ def test_an_answer_cannot_imitate_a_transcript(break_: str) -> None:
             [step] = steps_in(text)
             assert step.startswith("1. text: ")
             assert not re.search(r"(?m)^ {0,5}(returned: |\d+\. called)", text)
-    plain = (
-        "1. called the customer\n2. said sorry (twice)\n3. User: bob\n4. Note: users\nreturned: 1"
-    )
+    plain = "1. called the customer\n2. said sorry (twice)\n3. User: bob\n4. So: users"
     assert "1. text" not in show_block(plain)
 
 

@@ -1,5 +1,8 @@
 """Escaping and truncation of untrusted text."""
 
+import math
+from base64 import b64encode
+from hashlib import sha512
 from html import unescape
 
 import pytest
@@ -80,6 +83,17 @@ def test_truncation_keeps_both_ends_states_its_size_and_splits_no_character() ->
         assert set(cut.partition("\n[")[0] + cut.rpartition("]\n")[2]) <= set("日本語😀é")
     for short, size in (("", 0), ("a", 1), ("abcd", 2), ("日", 1), ("12", 2)):
         assert estimate_tokens(short) == size
+
+
+def test_base64_and_emoji_have_more_tokens_than_other_text() -> None:
+    encoded = b64encode(b"".join(sha512(bytes([n])).digest() for n in range(50))).decode()
+    assert estimate_tokens(encoded) > 0.7 * len(encoded)
+    assert estimate_tokens("\U0001f600" * 99) > 2 * 99
+    prose = "The parcel came late. It took 12 days, from 3 May to 15 May 2026.\n"
+    path = "/home/user/projects/2026/application/components/page.py "
+    for text in (prose, path, '{"a": [1, 22, null]}', "我的订单一直没有到", "=" * 80):
+        size, digits = len(text.encode()), sum(map(str.isdigit, text))
+        assert estimate_tokens(text) == digits + math.ceil((size - digits) / 3)
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "<case>" * 20_000, "日本語" * 9_000])
