@@ -279,10 +279,7 @@ def _attempts_left(
 
     An attempt has an id, so that a commit that is repeated counts it once.
     """
-    if isinstance(source, Guideline):
-        content: Any = [source.text, *source.episode_ids]
-    else:
-        content = source.word
+    content = [source.text, *source.episode_ids] if isinstance(source, Guideline) else source.word
     # Another window may let a prompt through that was too long.
     key = ["attempt", source.id, content, model_key(chat), max_input_tokens(chat)]
     attempts = [digest([*key, number]) for number in range(MAX_ATTEMPTS)]

@@ -55,9 +55,6 @@ class EvidenceCase:
     """If experts answered several judgments of it: the case by the answers to each of these. Right
     ones are left out if the judge was shown an answer on the case."""
 
-    def is_right(self, scale: Scale) -> bool:
-        return self.verdict is not None and values_agree(scale, self.verdict.value, self.value)
-
 
 def load_cases(
     view: MemoryView,
@@ -120,8 +117,9 @@ def load_cases(
         decisions = []
         for answers in rows_by_judgment.values():
             decision = case_of(answers, set())
-            if decision and decision.is_right(scale):
-                # A right verdict proves nothing if the judge was shown an answer on the case.
+            verdict = decision and decision.verdict
+            if decision and verdict and values_agree(scale, verdict.value, decision.value):
+                # Without a verdict if the judge was shown an answer: being right proves nothing.
                 decision = case_of(answers, ids)
             decisions += [decision] if decision and decision.verdict else []
         cases.append(replace(case, decisions=decisions) if len(decisions) > 1 else case)

@@ -24,32 +24,25 @@ TraceMarker = frozenset[str]
 async def erase_threads(
     io: IO, saver: BaseCheckpointSaver[Any] | None, markers: set[TraceMarker], known: Sequence[str]
 ) -> tuple[list[str], list[str]]:
+    names = f" (known threads: {', '.join(known)})" if known else ""
     if saver is None:
-        where = f" (known threads: {', '.join(known)})" if known else ""
         warning = (
-            f"Checkpoints were not searched{where}. Give the `checkpointer` of the graphs that "
+            f"Checkpoints were not searched{names}. Give the `checkpointer` of the graphs that "
             "this feedback passed through."
         )
         return [], [warning]
-    warnings = []
     try:
         searched = await _search_threads(io, saver, markers)
-        threads = [thread for thread, is_found in searched.items() if is_found]
-        # Callers name these threads: a wrong name must not delete another user's thread.
-        if left := [thread for thread in known if searched.get(thread) is False]:
-            warnings.append(
-                f"The feedback names threads that have none of its ids: {', '.join(left)}. Delete "
-                "those that contain its text."
-            )
     except NotImplementedError:
-        threads = list(known)
-        warnings.append(
-            f"{type(saver).__name__} cannot list its threads: only the threads that the feedback "
-            "names were deleted."
-        )
+        name = type(saver).__name__
+        return [], [f"{name} cannot list its threads: delete those with this feedback{names}."]
+    threads = [thread for thread, is_found in searched.items() if is_found]
     for thread in threads:
         await _call(io, partial(saver.delete_thread, thread), partial(saver.adelete_thread, thread))
-    return threads, warnings
+    # Callers name these threads: a wrong name must not delete another user's thread.
+    left = ", ".join(thread for thread in known if searched.get(thread) is False)
+    warning = f"The feedback names threads that have none of its ids: {left}. Delete those with it."
+    return threads, [warning] if left else []
 
 
 async def record_batch_file(io: IO, access: MemoryAccess, path: Path) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -236,6 +236,9 @@ class Fact(FrozenModel):
         """The episodes and guidelines that it erased, if it is a purge."""
         return {*self.forgotten, *chain.from_iterable(self.scrubbed.values())}
 
+    def keeps_answers_on(self, example_id: str) -> bool:
+        return hash_example_id(example_id) not in self.unanswered
+
     def read_together(self, episode_ids: Iterable[str]) -> set[str]:
         """Return these episodes, and those that shared a prompt with them."""
         ids = {*episode_ids}
@@ -262,10 +265,7 @@ class Fact(FrozenModel):
                 each.model_copy(update={"author": None}) if each.author in authors else each
                 for each in guidelines
             ]
-        answers = {
-            asked: drop_answers(by_case, purge.unanswered)
-            for asked, by_case in self.answers.items()
-        }
+        answers = filter_answers(self.answers, purge.keeps_answers_on)
         changes = {"guidelines": guidelines, "retired": retired, "author": author}
         return self.model_copy(update={**changes, "answers": answers})
 
@@ -290,9 +290,13 @@ def hash_example_id(example_id: str) -> str:
     return digest(["unanswered", example_id])
 
 
-def drop_answers(answers: Mapping[str, float], unanswered: Collection[str]) -> dict[str, float]:
+def filter_answers(
+    answers: Mapping[str, Mapping[str, float]], is_kept: Callable[[str], bool]
+) -> dict[str, dict[str, float]]:
+    """Return the answers on the examples with these ids, in a stable order."""
     return {
-        key: answer for key, answer in answers.items() if hash_example_id(key) not in unanswered
+        asked: {key: answer for key, answer in sorted(by_case.items()) if is_kept(key)}
+        for asked, by_case in sorted(answers.items())
     }
 
 

@@ -7,7 +7,7 @@ questions, and vectors, so that an import calls no model.
 import base64
 import json
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from shutil import copymode
@@ -26,7 +26,7 @@ from memalign_graph.errors import (
 from memalign_graph.identity import check_json, episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import PURGE, GuidelineRevision, Item
+from memalign_graph.memory.facts import PURGE, GuidelineRevision, Item, filter_answers
 from memalign_graph.memory.feedback import by_episode, feedback_in_log
 from memalign_graph.memory.guidelines import check_guideline_text, check_name, guideline_with_text
 from memalign_graph.memory.index import decode_vector, normalised, retrieval_text, vector_key
@@ -47,7 +47,8 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     guidelines = [each.model_dump(mode="json", exclude={"worth"}) for each in view.guidelines]
     episodes = list(view.episodes().values())
     vectors = await _all_vectors(io, access, episodes)
-    answers = _answers_on(view.answers(), {episode.example_id for episode in episodes})
+    cases = {episode.example_id for episode in episodes}
+    answers = filter_answers(view.answers(), cases.__contains__)
     ids = sorted(view.answer_ids())
     facts, rows = view.facts()
     # A hash can confirm a guess: there are none of purged feedback.
@@ -125,7 +126,8 @@ async def import_jsonl(
     if new_ids := read.answer_ids - view.answer_ids():
         cases = {row.example_id for row in view.rows()}
         cases |= {episode.example_id for episode in read.episodes.values()}
-        change |= {"answer_ids": sorted(new_ids), "answers": _answers_on(read.answers, cases)}
+        change["answer_ids"] = sorted(new_ids)
+        change["answers"] = filter_answers(read.answers, cases.__contains__)
     if changed or any(change.values()):
         await write_fact(io, access, purges, "import", change, author=author, episodes=changed)
     return list(view.episodes(read.episodes).values())
@@ -143,7 +145,7 @@ def _read_lines(criterion: Criterion, lines: Iterable[str]) -> "_ImportReader":
             read.line(line)
         except ValidationError as error:
             raise InvalidInputError(f"line {number}: {describe_validation_error(error)}") from error
-        except ValueError as error:
+        except (EmbeddingError, ValueError) as error:
             raise InvalidInputError(f"line {number}: {error}") from error
     if not read.has_head:
         raise InvalidInputError("source: it has no lines. Give an export by `export_jsonl()`.")
@@ -189,16 +191,6 @@ class _Repeated(FrozenModel):
     """A line of hashes of replaced or forgotten feedback, by episode id."""
 
     hashes: dict[str, list[str]]
-
-
-def _answers_on(
-    answers: Mapping[str, Mapping[str, float]], cases: Container[str]
-) -> dict[str, dict[str, float]]:
-    """Return the answers on some cases, in a stable order."""
-    return {
-        asked: {key: answer for key, answer in sorted(by_case.items()) if key in cases}
-        for asked, by_case in sorted(answers.items())
-    }
 
 
 class _ImportReader:
@@ -282,10 +274,7 @@ class _ImportReader:
 
     def _vector(self, item: _Vector) -> None:
         base64.b64decode(item.vector, validate=True)
-        try:
-            normalised([decode_vector(item.vector)], 1, item.embedder)
-        except EmbeddingError as error:
-            raise ValueError(f"vector: {error}") from error
+        normalised([decode_vector(item.vector)], 1, item.embedder)
         self.vectors.setdefault(item.embedder, {})[item.key] = item.model_dump()
 
 

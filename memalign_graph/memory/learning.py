@@ -8,7 +8,7 @@ from memalign_graph.errors import InvalidInputError, show_value
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import GuidelineRevision, GuidelineTombstone, clock
+from memalign_graph.memory.facts import GuidelineRevision, GuidelineTombstone, clock, filter_answers
 from memalign_graph.memory.guidelines import (
     Byline,
     GuidelineOperation,
@@ -33,10 +33,9 @@ async def add_guideline(
     view = await access.refresh(io)
     same = guideline_with_text(view.guidelines, text)
     if same is not None:
-        is_by_hand = same.origin == "expert"
-        return (
-            same if is_by_hand else await edit_guideline(io, access, same.id, text, author=author)
-        )
+        if same.origin == "expert":
+            return same
+        return await edit_guideline(io, access, same.id, text, author=author)
     now, position = datetime.now(UTC), clock.now_us()
     guideline = Guideline(
         id=digest(["guideline", text, position]),
@@ -273,9 +272,6 @@ async def record_check_answers(
     """Store answers to check questions on cases in memory, by `asked_id` and example id."""
     view = await access.refresh(io)
     purges, cases = view.purges(), {row.example_id for row in view.rows()}
-    known = {
-        asked: {key: answer for key, answer in by_case.items() if key in cases}
-        for asked, by_case in answers.items()
-    }
+    known = filter_answers(answers, cases.__contains__)
     if any(known.values()):
         await write_fact(io, access, purges, "check", {"answers": known})

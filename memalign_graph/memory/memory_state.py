@@ -17,7 +17,7 @@ from memalign_graph.memory.facts import (
     GuidelineRevision,
     GuidelineTombstone,
     Item,
-    drop_answers,
+    filter_answers,
 )
 from memalign_graph.memory.index import text_of, vector_key
 from memalign_graph.types import Episode, Guideline, word_of
@@ -286,10 +286,7 @@ class MemoryState:
         for asked, answers in fact.answers.items():
             self.answers.setdefault(asked, {}).update(answers)
         if fact.unanswered:
-            self.answers = {
-                asked: drop_answers(answers, fact.unanswered)
-                for asked, answers in self.answers.items()
-            }
+            self.answers = filter_answers(self.answers, fact.keeps_answers_on)
 
     def _set(self, key: str, row: EpisodeRow | None) -> bool:
         old = self.rows.pop(key, None)

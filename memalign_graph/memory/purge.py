@@ -197,6 +197,7 @@ async def purge(
     warnings += await vacuum(io, access.store, "store")
     if saver is not None:
         warnings += await vacuum(io, saver, "checkpointer")
+    warnings += await batch_file_warnings(io, access, map(_episode, purged.values()))
     touched = [
         guideline
         for guideline in before
@@ -204,7 +205,6 @@ async def purge(
     ]
     removed, reduced = split_removed(touched, view.guidelines)
     blank = {"text": "", "author": None}
-    episodes = list(map(_episode, purged.values()))
     return Forgotten(
         episode_ids=list(active),
         unknown_ids=traces.unknown_ids,
@@ -215,7 +215,7 @@ async def purge(
             vectors=n_vectors,
             pending=sorted(traces.redactions.co_read_ids.intersection(view.pending())),
             thread_ids=list(dict.fromkeys(thread_ids)),
-            warnings=[*warnings, *await batch_file_warnings(io, access, episodes)],
+            warnings=warnings,
         ),
     )
 
@@ -259,8 +259,7 @@ class _Traces:
     @property
     def thread_ids(self) -> list[str]:
         """The threads that the feedback names."""
-        episodes = map(_episode, self.purged.values())
-        return sorted({*chain.from_iterable(episode.thread_ids for episode in episodes)})
+        return sorted({key for row in self.purged.values() for key in _episode(row).thread_ids})
 
     @property
     def markers(self) -> set[TraceMarker]:
