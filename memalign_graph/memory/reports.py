@@ -39,7 +39,7 @@ GroupBy = str | Callable[[Example], Any]
 _SPANS = ("day", "week")
 _UNKNOWN = "unknown"  # the group of cases without the field
 _MARGIN = 0.05
-_PROMPT = timedelta(days=14)
+_TIMELY = timedelta(days=14)
 """Answers within this time count in the order of their judgments, later ones as they are given."""
 
 
@@ -112,19 +112,34 @@ async def review_report(
             raise InvalidInputError(f"{name}: expected a date such as date.today(), got {day!r}.")
     if since is not None and until is not None and until < since:
         raise InvalidInputError(f"until: {until} is before since, {since}.")
-    log, scale = await read_review_log(io, access), access.criterion.scale
-    episodes = await access.all_episodes(io)
-    items = [
-        item
-        for item in log
-        if (since is None or since <= item.date) and (until is None or item.date <= until)
-    ]
-    drift = find_drift(_drawn(log, episodes, scale))
-    return report_of(items, episodes, scale).model_copy(update={"drift": drift})
+    log, episodes = await read_review_log(io, access), await access.all_episodes(io)
+    return report_of(log, episodes, access.criterion.scale, since or date.min, until or date.max)
+
+
+def report_of(
+    log: Sequence[ReviewLogEntry],
+    episodes: Sequence[Episode],
+    scale: Scale,
+    since: date = date.min,
+    until: date = date.max,
+) -> ReviewReport:
+    items = [item for item in log if since <= item.date <= until]
+    answers = answered_judgments(episodes, scale)
+    agreed = {key: values_agree(scale, *values) for key, values in answers.items()}
+    by_day: defaultdict[date, list[ReviewLogEntry]] = defaultdict(list)
+    for item in items:
+        by_day[item.date].append(item)
+    return ReviewReport(
+        since=min(by_day, default=None),
+        until=max(by_day, default=None),
+        days=[ReviewDay(day=day, **_counts(by_day[day], agreed)) for day in sorted(by_day)],
+        drift=find_drift(_drawn(log, episodes, agreed)),
+        **_counts(items, agreed),
+    )
 
 
 def _drawn(
-    log: Iterable[ReviewLogEntry], episodes: Sequence[Episode], scale: Scale
+    log: Iterable[ReviewLogEntry], episodes: Iterable[Episode], agreed: Mapping[str, bool]
 ) -> list[tuple[str, date, bool]]:
     """Return the answered judgments of the sample in order, and whether the judge agreed.
 
@@ -145,11 +160,10 @@ def _drawn(
         for key in episode.verdicts.keys() & sampled:
             at = logged_at.get(key, first_given_at)  # the log has no older judgments
             if present in (None, key) or at > replaced_at:
-                places.setdefault(key, (max(at + _PROMPT, first_given_at), at))
-    answers = answered_judgments(episodes, scale)
+                places.setdefault(key, (max(at + _TIMELY, first_given_at), at))
     return [
-        (key, places[key][1].astimezone(UTC).date(), values_agree(scale, *answers[key]))
-        for key in sorted(places.keys() & answers, key=lambda key: (places[key], key))
+        (key, places[key][1].astimezone(UTC).date(), agreed[key])
+        for key in sorted(places.keys() & agreed, key=lambda key: (places[key], key))
     ]
 
 
@@ -160,22 +174,6 @@ def _sampled(log: Iterable[ReviewLogEntry], episodes: Iterable[Episode]) -> set[
         if judgment.review and judgment.review.asks and "sample" in judgment.review.reasons:
             sampled.add(judgment.id)
     return sampled
-
-
-def report_of(
-    items: Sequence[ReviewLogEntry], episodes: Iterable[Episode], scale: Scale
-) -> ReviewReport:
-    answers = answered_judgments(episodes, scale)
-    agreed = {key: values_agree(scale, *values) for key, values in answers.items()}
-    by_day: defaultdict[date, list[ReviewLogEntry]] = defaultdict(list)
-    for item in items:
-        by_day[item.date].append(item)
-    return ReviewReport(
-        since=min(by_day, default=None),
-        until=max(by_day, default=None),
-        days=[ReviewDay(day=day, **_counts(by_day[day], agreed)) for day in sorted(by_day)],
-        **_counts(items, agreed),
-    )
 
 
 def answered_judgments(episodes: Iterable[Episode], scale: Scale) -> dict[str, tuple[Value, Value]]:

@@ -244,11 +244,9 @@ async def revise_answer(page: PageRequest) -> Response:
     value = None if episode.value is None else access.criterion.scale.show(episode.value)
     said = " ".join(filter(None, (value, episode.rationale)))
     _check_unchanged("answer", said, page.form.get("was"))
-    fields: dict[str, Any] = {
-        name: page.form.get(name, "").strip() or None for name in ("value", "rationale")
-    }
+    fields = {name: page.form.get(name, "").strip() or None for name in ("value", "rationale")}
     if fields["value"] is None and value_or_none(episode.value, access.criterion.scale) is None:
-        fields["value"] = episode.value  # of an earlier scale, so the form could not show it
+        del fields["value"]  # of an earlier scale, so the form could not show it
     await revise(ASYNC, access, key, fields)
     return redirect(f"/review/mine/{quote(page.criterion)}")
 

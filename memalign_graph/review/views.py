@@ -193,13 +193,12 @@ async def _rate(access: MemoryAccess, mondays: Sequence[date]) -> Shown | None:
     overall = await pass_rate(ASYNC, access, by="week")
     if not overall.judgments:
         return None
-    is_mean = isinstance(scale, Numeric)
     weeks = [(f"{week:%d %b}", overall.groups.get(str(week))) for week in mondays]
     return {
         "all": overall,
         "weeks": [week for week in weeks if week[1]],
         "bounds": (scale.minimum, scale.maximum) if isinstance(scale, Numeric) else (0, 1),
-        "is_mean": is_mean,
+        "is_mean": isinstance(scale, Numeric),
     }
 
 
@@ -353,15 +352,13 @@ async def nearest_case(
 
     def is_comparable(row: EpisodeRow) -> bool:
         value = value_or_none(row.value, scale)
-        if row.example_id == example.id or value is None:
+        if value is None or row.example_id == example.id:
             return False
-        other = None if call is None else tool_call(row.content["example"]["outputs"])
-        return call is None or (
-            value is True
-            and agreed[row.example_id] is True
-            and other is not None
-            and other["name"] == call["name"]
-        )
+        if call is None:
+            return True
+        is_approved = value is True and agreed[row.example_id] is True
+        other = tool_call(row.content["example"]["outputs"])
+        return is_approved and other is not None and other["name"] == call["name"]
 
     for key, similarity in matches:
         if rows := list(filter(is_comparable, view.rows_for_vector(key))):
