@@ -150,7 +150,7 @@ async def preview_answer(page: PageRequest) -> Response:
     accesses = [page.queue.access(name, case["namespace"]) for name in feedback_by_name]
     vector = await views.embed_case(accesses, case["example"])
     for access, (name, feedback) in zip(accesses, feedback_by_name.items(), strict=True):
-        others += await views.conflicting_labels(access, feedback)
+        others += views.conflicting_labels(access, feedback)
         decide = page.queue.judges[name].mode
         more, unknown = await views.predicted_changes(access, feedback, vector, decide)
         changes += more

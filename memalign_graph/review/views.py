@@ -230,9 +230,8 @@ async def embed_case(accesses: Sequence[MemoryAccess], example: Mapping[str, Any
     return None
 
 
-async def conflicting_labels(access: MemoryAccess, feedback: Feedback) -> list[Shown]:
+def conflicting_labels(access: MemoryAccess, feedback: Feedback) -> list[Shown]:
     """Return what other experts answered to the same case, if their value differs."""
-    await access.refresh(ASYNC)
     scale, value = access.criterion.scale, feedback.value
     return [
         feedback_summary(row, scale)
@@ -361,9 +360,8 @@ async def nearest_case(
         return is_approved and other is not None and other["name"] == call["name"]
 
     for key, similarity in matches:
-        if rows := list(filter(is_comparable, view.rows_for_vector(key))):
-            newest = max(rows, key=lambda row: (row.given_at, row.id))
-            near = stored_example(newest.content["example"])
-            summary = feedback_summary(newest, scale)
+        if rows := _newest(filter(is_comparable, view.rows_for_vector(key))):
+            near = stored_example(rows[0].content["example"])
+            summary = feedback_summary(rows[0], scale)
             return {"similarity": min(similarity, 1.0), **summary, "example": near}
     return None

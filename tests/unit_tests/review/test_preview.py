@@ -89,7 +89,7 @@ def test_conflicting_labels_are_those_of_other_experts_on_the_same_case() -> Non
 
     def conflicts(value: Any, author: str) -> Any:
         answer = feedback_on("warm 1", value, author, rationale="So.")
-        return asyncio.run(conflicting_labels(memory.access, answer))
+        return conflicting_labels(memory.access, answer)
 
     assert conflicts(True, "ann") == [{"author": "bob", "value": "No", "rationale": "Too long."}]
     assert [answer["author"] for answer in conflicts(True, "bob")] == ["ann"]
