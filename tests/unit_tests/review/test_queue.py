@@ -8,7 +8,6 @@ import numpy as np
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Example, Feedback, Judge, JudgeMemory
-from memalign_graph.memory.index import encode_vector
 from memalign_graph.memory.judgments import utc_now
 from memalign_graph.review.queue import ReviewQueue, cover_order
 from memalign_graph.review.tasks import Leases, Reviewer, holder_of
@@ -40,7 +39,7 @@ def test_representative_and_novel_cases_come_first() -> None:
 def keep(memory: JudgeMemory, name: str, degrees: float | None, *reasons: Any) -> None:
     """Keep a judgment about which an expert is asked for the reasons."""
     example = Example(inputs=name, outputs="a")
-    vector = None if degrees is None else encode_vector(at(degrees))
+    vector = None if degrees is None else memory.access.dump_vector(at(degrees))
     keep_reviewed(memory.access, example, *reasons, vector=vector, id=name.replace(" ", ""))
 
 
