@@ -1,8 +1,11 @@
 """Nodes that decide whether an expert is asked, ask, and read the reply as feedback."""
 
+import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from memalign_graph.errors import InvalidInputError
@@ -23,6 +26,9 @@ from memalign_graph.tracing import emit_evaluation
 from memalign_graph.types import Example, Feedback, Judgment, ReviewChoice, ReviewReason
 
 logger = logging.getLogger(__name__)
+
+_SETTLE_S = 0.05
+"""How long a log entry that is dated earlier may take to be written."""
 
 
 async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) -> StateUpdate:
@@ -50,6 +56,7 @@ async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) 
     limit = None if forced else uncertain.per_day
     if choice.asks and limit is not None:
         # Counted after it is logged, so that judgments made at the same time count each other.
+        await io.call_either(partial(time.sleep, _SETTLE_S), partial(asyncio.sleep, _SETTLE_S))
         asked = await count_asked(io, access, at, except_id=judgment.id)
         if asked >= limit:
             reasons = [*choice.reasons, "no_budget"]
