@@ -116,6 +116,7 @@ def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "criterion": judgment.criterion,
+            "verdict": shown_value(criteria[judgment.criterion].scale, judgment.verdict),
             "value": shown_value(criteria[judgment.criterion].scale, judgment.value),
             "rationale": judgment.rationale,
             "confidence": None if judgment.confidence is None else f"{judgment.confidence:.0%}",

@@ -17,6 +17,8 @@ from memalign_graph import (
 )
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.regression import KernelRegression
+from memalign_graph.review.forms import shown_judgments
+from memalign_graph.review.requests import _TEMPLATES
 from tests.conftest import CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.evidence.judging_support import (
     Judge,
@@ -301,9 +303,14 @@ async def test_an_expert_confirms_no_outvoted_words(bench: Bench, *, says: bool)
     await taught(bench)
     graph = gate(bench, review="always")
     stopped = await bench.invoke(graph, asked())
-    [request] = stopped["__interrupt__"][0].value["action_requests"]
+    [interrupt] = stopped["__interrupt__"]
+    [request] = interrupt.value["action_requests"]
     assert "### The judge says: true" in request["description"]
     assert "### The evidence says: false" in request["description"]
+    [shown] = shown_judgments(interrupt.response_schema["x-case"])
+    macros: Any = _TEMPLATES.get_template("parts.html.jinja").module
+    shown_by_page = f'{CRITERION.name}: Yes</b> <b dir="auto">The evidence says: No</b>'
+    assert shown_by_page in macros.verdicts([shown])
     assert request["args"]["value"] is False
     done = await bench.resume(graph, {"value": says})
     assert done["quality_gate"]["decided_by"] == "expert"
