@@ -47,7 +47,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         criterion: What is judged.
         tools: True to show the judge the names and descriptions of the tools that the model was
             offered, so that it can judge a missing call.
-        options: The gate's options (`Gate`) and the judge's (`Judge`).
+        options: The gate's options (`memalign_graph.settings.Gate`) and the judge's (`Judge`).
 
     Raises:
         InvalidInputError: If an option is invalid; ImportError if an extra is missing.
@@ -87,7 +87,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         spoke = model_answered and (_last_human_id(state) or True)
         return {self._turn_key: {**turn, "spoke": spoke}}
 
-    async def _call_model(self, io: IO, request: Any, handler: Any) -> Any:
+    async def _wrap_model_call(self, io: IO, request: Any, handler: Any) -> Any:
         """Record that the model was called, and the tools that it was offered."""
         response = await io.call_either(lambda: handler(request), lambda: handler(request))
         steps = [tool.name for tool in request.tools if not getattr(tool, "return_direct", True)]
@@ -96,9 +96,9 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             turn["tools"] = _describe(request.tools)
         return ExtendedModelResponse(response, Command(update={self._turn_key: turn}))
 
-    wrap_model_call, awrap_model_call = sync_async_methods(_call_model)
+    wrap_model_call, awrap_model_call = sync_async_methods(_wrap_model_call)
 
-    async def _decide(self, io: IO, state: Any, runtime: Runtime[Any]) -> StateUpdate:
+    async def _after_agent(self, io: IO, state: Any, runtime: Runtime[Any]) -> StateUpdate:
         """Judge the answer, and send it back if it does not pass."""
         turn = conversation.read_turn(
             state[MESSAGES],
@@ -121,7 +121,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return update | ({MESSAGES: messages} if messages else {})
 
     after_agent, aafter_agent = map(  # type: ignore[assignment] # `hook_config` is typed loosely
-        hook_config(can_jump_to=["model"]), sync_async_methods(_decide)
+        hook_config(can_jump_to=["model"]), sync_async_methods(_after_agent)
     )
 
     def _model_answered(self, state: Any, turn: Turn) -> bool:

@@ -80,9 +80,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             conversation so far as `inputs`, and `{"name": ..., "args": ...}` as `outputs`.
         interrupt_on: The tools whose calls are judged, as `HumanInTheLoopMiddleware` takes them:
             `allowed_decisions`, `description` and `when` have the same effect.
-        options: `Approval`'s, those of `HumanInTheLoopMiddleware` (`interrupt_mode`,
-            `description_prefix`, `edit_notice`), and the judge's (`Judge`). `keep_judgments` is 30
-            days by default: for that time a call can be marked wrong later.
+        options: `memalign_graph.call_judge.Approval`'s, those of `HumanInTheLoopMiddleware`
+            (`interrupt_mode`, `description_prefix`, `edit_notice`), and the judge's (`Judge`).
+            `keep_judgments` is 30 days by default: for that time a call can be marked wrong later.
 
     Raises:
         InvalidInputError: If an option is invalid; ValueError for one of langchain's; ImportError
@@ -109,7 +109,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         """Save the run's settings, and clear the decisions of an earlier turn."""
         return {_STATE_KEY: {"settings": _settings(runtime, {}), "decided": []}, _EDITS_KEY: {}}
 
-    async def _call_model(self, io: IO, request: Any, handler: Any) -> Any:
+    async def _wrap_model_call(self, io: IO, request: Any, handler: Any) -> Any:
         """Warn at the first call of the model about names in `interrupt_on` that are no tools."""
         tools = {read_key(tool, "name") for tool in request.tools}
         unknown = sorted(self.interrupt_on.keys() - tools)
@@ -120,7 +120,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         self._has_compared_tools = True
         return await io.call_either(lambda: handler(request), lambda: handler(request))
 
-    wrap_model_call, awrap_model_call = sync_async_methods(_call_model)
+    wrap_model_call, awrap_model_call = sync_async_methods(_wrap_model_call)
 
     def _is_selected(self, request: Any) -> bool:
         """Return whether a tool's own condition holds for a call."""
@@ -158,7 +158,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         update = self._asking("batched", collect).after_model(state, runtime) or {}
         if not calls:
             return update
-        # LangChain matches answers to calls by id. `_wrap` asks about the other calls one by one.
+        # LangChain matches answers to calls by id. The others are asked about one by one, when run.
         ids = [call["id"] for call in calls]
         unique = [call for call in calls if call["id"] and ids.count(call["id"]) == 1]
         to_judge = [call for call in unique if call in selected]
@@ -184,7 +184,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     after_model, aafter_model = sync_async_methods(_after_model)
 
-    async def _wrap(self, io: IO, request: Any, handler: Any) -> Any:
+    async def _wrap_tool_call(self, io: IO, request: Any, handler: Any) -> Any:
         """Run a call that was decided on; judge any other call, and ask about it if needed."""
         call = request.tool_call
         if call["name"] not in self.interrupt_on:
@@ -210,7 +210,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             await self._calls.learn(io, ruling, result)
         return result
 
-    wrap_tool_call, awrap_tool_call = sync_async_methods(_wrap)
+    wrap_tool_call, awrap_tool_call = sync_async_methods(_wrap_tool_call)
 
     async def _ruling(self, io: IO, request: Any) -> Ruling | ToolMessage | None:
         """Return the ruling on a call that a person is asked about; None for a call that runs."""

@@ -258,8 +258,9 @@ def create_quality_gate_tool(
     Args:
         criterion: What is judged.
         description: The tool's description for the agent; by default made from the criterion.
-        options: The gate's options (`Gate`), without `max_revisions`, `example`, `sees`, `fallback`
-            and `review="exhausted"`, and the judge's (`Judge`); the `name` is `check_quality`.
+        options: The gate's options (`memalign_graph.settings.Gate`), without `max_revisions`,
+            `example`, `sees`, `fallback` and `review="exhausted"`, and the judge's (`Judge`); the
+            `name` is `check_quality`.
 
     Returns:
         The tool; its messages have the `GateVerdict` as their artifact.

@@ -261,7 +261,7 @@ def add_quality_gate(
         messages_key: The state's key with the messages.
         critique_key: A key of the state for the critique as text; empty once an answer has passed.
             By default the critique is added to the messages.
-        options: The gate's options (`Gate`) and the judge's (`Judge`).
+        options: The gate's options (`memalign_graph.settings.Gate`) and the judge's (`Judge`).
 
     Returns:
         The builder.
@@ -335,8 +335,8 @@ def create_quality_gate_node(
         escalates: True for the status `escalated` instead of `exhausted`.
         messages_key: The state's key with the messages.
         critique_key: A key of the state for the critique as text.
-        options: The gate's options (`Gate`), without `fallback`, and the judge's (`Judge`); with
-            `max_revisions=0` if no answer is sent back.
+        options: The gate's options (`memalign_graph.settings.Gate`), without `fallback`, and the
+            judge's (`Judge`); with `max_revisions=0` if no answer is sent back.
 
     Returns:
         The node.

@@ -113,7 +113,8 @@ class Settings(BaseModel):
 class Judge(Settings):
     """A judge: what it judges, with which models, and with how much of its memory.
 
-    Every builder takes these options as keywords; `evaluate` compares judges.
+    Every builder takes these options as keywords; `evaluate` compares judges. docs/options.md
+    explains each option.
 
     Raises:
         InvalidInputError: If an option is invalid; the message names it.
@@ -253,10 +254,10 @@ class JudgeOptions(TypedDict, total=False):
 class Uncertain(Settings):
     """When `review="uncertain"` asks an expert; `"uncertain"` alone means `Uncertain()`.
 
-    It asks if the judge's confidence is below the threshold that keeps agreement at the target for
-    this verdict, or if the memory has no similar case; and always while there is too little
-    feedback on this verdict. The target holds for each verdict at a level of 95 %, whenever you
-    look, for cases like those in memory; near-duplicates show no more than one case.
+    It asks while there is too little feedback on this verdict, if the confidence is below the
+    threshold that keeps agreement at `target_agreement`, if the memory has no similar case, and
+    about a random `sample_share`; at most `per_day` times a day. The target holds for each verdict
+    at a level of 95 %, whenever you look, for cases like those in memory: docs/confidence.md.
 
     Raises:
         InvalidInputError: If an option is invalid.
