@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
@@ -53,9 +52,6 @@ def test_code_runs_from_the_top_of_a_page_to_its_end(
         "store": InMemoryStore(),
         "checkpointer": InMemorySaver(),
     }
-    if page.stem == "README":
-        names |= {"tone": CRITERION, "accuracy": CRITERION.model_copy(update={"name": "b"})}
-        names["write"] = lambda _: {"messages": [AIMessage("Check the tracking page.")]}
     for number, (language, _, code) in enumerate(blocks(page)):
         if language == "python":
             exec(compile(code, f"{page.name}, block {number}", "exec"), names)  # noqa: S102 - ours
