@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import HEAD, MemoryAccess
 from memalign_graph.memory.facts import PURGE, Fact, utc
@@ -296,6 +296,9 @@ async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str)
         vectors = {key: vector for key in missing if (vector := now.get(key)) is not None}
         vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())
         view.add_vectors(vectors)
+    # Its readers embed nothing. What has no vector by now was refused, or is not needed.
+    refusal = EmbeddingError("No vector was stored when the memory was prepared.")
+    view.add_refused(dict.fromkeys(view.missing_texts(), refusal))
     # A store of its own, whose head says that nothing is new.
     pinned = replace(access, store=InMemoryStore())
     await pinned.put(io, pinned.layout.of("head"), {HEAD: {"id": newest}})

@@ -476,6 +476,22 @@ async def test_example_that_the_embeddings_refuse_fails_alone(
         assert "guidelines alone" in " ".join(refused.warnings)
 
 
+async def test_refused_text_in_memory_is_not_sent_again_when_answers_are_collected(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await learned_judge(bench)
+    bench.server.refused_text = "Refused"
+    await bench.remember({**SAID, "inputs": "Refused", "value": True})
+    batch = Batch(bench, tmp_path)
+    batch.prepare(CASES)
+    batch.round()
+    bench.server.embeddings.clear()
+    bench.server.script_embeddings(error(503, "It is down."))
+    made = batch.collect()
+    assert bench.server.embeddings == []
+    assert [judgment.warnings for judgment in made] == [[]] * 4
+
+
 def test_empty_store_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> None:
     criterion = Criterion(name="other", instructions="Is it true?")
     bench.store = InMemoryStore()
