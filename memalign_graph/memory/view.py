@@ -5,6 +5,7 @@ The cache keeps the memories used last, up to `MEMALIGN_CACHE_BYTES`.
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
@@ -47,6 +48,10 @@ CACHE_BYTES = "MEMALIGN_CACHE_BYTES"
 """The environment variable that bounds the bytes of cached memories in a process."""
 
 _DEFAULT_BYTES = 2 * 1024**3
+
+_CHECK_EVERY_S = 1.0
+
+_VIEW_BYTES = 12_000  # of a view without items
 
 _BYTES_PER_CHARACTER = 4  # of an item as Python objects
 
@@ -117,7 +122,7 @@ class MemoryView:
     @property
     def nbytes(self) -> int:
         derived = sum(getattr(part, "nbytes", 0) for part in list(self.derived_cache.values()))
-        return int(self._item_bytes + self.index.nbytes + derived)
+        return int(_VIEW_BYTES + self._item_bytes + self.index.nbytes + derived)
 
     @property
     def is_empty(self) -> bool:
@@ -373,6 +378,7 @@ class _Cache:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.ticks = count(1)
+        self.checked_at_s = float("-inf")
         self.held = WeakKeyDictionary[BaseStore, WeakValueDictionary[Any, MemoryView]]()
         """All views that are in use, also those that were dropped from `cached`."""
         self.cached = WeakKeyDictionary[BaseStore, dict[Any, MemoryView]]()
@@ -405,9 +411,15 @@ def discard_view(store: BaseStore, view: MemoryView) -> None:
 
 
 def evict_views() -> None:
-    """Drop the views used longest ago until the rest fit; the last used one always stays."""
-    bound = _max_bytes()
+    """Drop the views used longest ago until the rest fit; the last used one always stays.
+
+    It looks once a second: a process may load thousands of small memories.
+    """
+    bound, now_s = _max_bytes(), time.monotonic()
     with _cache.lock:
+        if now_s - _cache.checked_at_s < _CHECK_EVERY_S:
+            return
+        _cache.checked_at_s = now_s
         cached = [(views, key) for views in _cache.cached.values() for key in views]
         total = sum(views[key].nbytes for views, key in cached)
         if total <= bound:

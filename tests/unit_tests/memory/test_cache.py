@@ -5,6 +5,7 @@ import gc
 import sqlite3
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -54,6 +55,7 @@ def test_changes_of_other_processes_are_seen_with_a_bounded_cache_of_many_memori
     monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None]
 ) -> None:
     reopen()
+    monkeypatch.setattr(view, "_CHECK_EVERY_S", 0)
     here = WatchedStore()
     there = in_memory(here)()
     names = [f"team {number}" for number in range(60)]
@@ -76,6 +78,7 @@ def test_memory_used_last_is_cached_and_one_in_use_is_shared(
     monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None]
 ) -> None:
     reopen()
+    monkeypatch.setattr(view, "_CHECK_EVERY_S", 0)
     store = InMemoryStore()
     first, second, third = (judge_memory(store, f"team {number}") for number in range(3))
     for memory in (first, second):
@@ -97,6 +100,29 @@ def test_memory_used_last_is_cached_and_one_in_use_is_shared(
     third.recall(QUERY)
     gc.collect()
     assert len(words_in(first)) == 1
+
+
+def test_size_of_small_memories_is_counted_and_not_at_each_load(
+    monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None]
+) -> None:
+    store = InMemoryStore()
+    memories = [judge_memory(store, f"team {number}") for number in range(40)]
+    for memory in memories:
+        memory.remember(comment("one"))
+    reopen()
+    monkeypatch.setattr(view, "_CHECK_EVERY_S", 3600, raising=False)
+    size: Any = view.MemoryView.nbytes
+    counted = Mock(side_effect=size.fget)
+    monkeypatch.setattr(view.MemoryView, "nbytes", property(counted))
+    tracemalloc.start()
+    for number in range(40):
+        judge_memory(store, f"team {number}").recall(QUERY)
+    gc.collect()
+    real, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert counted.call_count == 1
+    assert len(cached()) == 40
+    assert 0.5 < sum(each.nbytes for each in cached()) / real < 2
 
 
 def test_cache_limit_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
