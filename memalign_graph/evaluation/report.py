@@ -42,6 +42,7 @@ MAX_CHARS = 65_000
 _JUDGED = {"rationale", "guideline_ids", "episode_ids"}
 _DETAILS = "<!-- details -->"
 _FEW = 20
+_MAX_WARNINGS = 5
 _FINE = 100
 
 # Characters that Markdown reads anywhere in a line; and places where it or GitHub makes lists,
@@ -458,7 +459,11 @@ class _ReportText:
             text = f"Krippendorff's alpha of the experts is {experts.alpha:.2f}"
             text += f" on the {experts.examples:,} cases that several of them labeled"
             yield f"⚪ {text}: a judge can hardly agree more."
-        yield from (f"🟡 {warning}" for warning in self.report.warnings[:5])
+        warnings = self.report.warnings
+        warnings = sorted(warnings, key=lambda text: not text.startswith(f"{self.main}: "))
+        yield from (f"🟡 {warning}" for warning in warnings[:_MAX_WARNINGS])
+        if more := len(warnings[_MAX_WARNINGS:]):
+            yield f"🟡 {more} more warnings are in Report.warnings."
 
     def comments(self, guideline: Guideline) -> list[str]:
         """Return the first two comments that a guideline was distilled from."""

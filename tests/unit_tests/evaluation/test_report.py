@@ -225,6 +225,16 @@ def test_report_with_missing_parts() -> None:
         assert "measured" in report.to_markdown()
 
 
+def test_warnings_of_the_main_judge_come_first_and_the_rest_is_counted() -> None:
+    warnings = [f"base: note {number}." for number in range(6)]
+    report = make_report().model_copy(update={"warnings": [*warnings, "aligned: last."]})
+    shown = report.to_markdown().split("| judge")[0]
+    assert shown.index("aligned: last.") < shown.index("base: note 0.")
+    assert "base: note 4." not in shown
+    assert "2 more warnings" in shown
+    assert "aligned: last." in report.to_html()
+
+
 def test_headline() -> None:
     rows = ((1.0, 60, "better"), (0.0, 60, "worse"), (0.5, 8, "may be chance"))
     for right, number, verdict in rows:
