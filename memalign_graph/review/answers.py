@@ -174,7 +174,8 @@ def _learned_notice(learned: Iterable[Any]) -> Notice:
     """Say what was learned, from a review graph's `learned`."""
     results = [result for result in learned if result]
     texts = [change["text"] for result in results for change in result["guidelines"]]
-    if pending := [result for result in results if not result["episode_ids"]]:
-        warnings = [text for result in pending for text in result.get("warnings", [])]
-        return "warn", f"{_STORED}: {' '.join(warnings)}"
-    return "good", f"Learned: {'; '.join(texts)}" if texts else "Your answer is stored."
+    warnings = [text for result in results for text in result.get("warnings", [])]
+    said = f"Learned: {'; '.join(texts)}" if texts else "Your answer is stored."
+    if is_pending := not all(result["episode_ids"] for result in results):
+        said = f"{_STORED}:"
+    return "warn" if is_pending or warnings else "good", " ".join([said, *warnings])

@@ -18,6 +18,9 @@ from memalign_graph import (
     Pairwise,
 )
 from memalign_graph.interrupts import case_payload
+from memalign_graph.io import ASYNC
+from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.review import app, create_review_app, tasks, views
 from memalign_graph.review import queue as queue_module
 from memalign_graph.review.answers import Answer
@@ -130,6 +133,21 @@ async def test_answer_is_stored_if_the_model_fails(office: Office) -> None:
     await office.answer(queue, ann)
     assert "stored, and learned from later" in (await ann.get("/review")).notices[0]
     assert await office.feedback() == {("ann", "One."): (False, "Too cold.")}
+
+
+async def test_expert_is_told_that_an_answer_changed_no_guideline(office: Office) -> None:
+    case = {"inputs": "Hi", "value": False, "rationale": "Say sorry."}
+    said = await office.memory.aremember([{**case, "outputs": "a", "author": who} for who in "xyz"])
+    read = {episode.id: episode.word for episode in said}
+    taught = GuidelineOperation(action="add", text="Say sorry.", episode_ids=list(read))
+    await commit_lesson(ASYNC, office.memory.access, [taught], read)
+    queue, ann = await office.begin("Wait.")
+    office.server.script(operations({"action": "retire", "guideline": "G1"}))
+    await office.answer(queue, ann)
+    [notice] = (await ann.get("/review")).notices
+    assert "Say sorry." in notice
+    assert "other experts support it" in notice
+    assert 'class="notice warn"' in ann.page.text
 
 
 async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) -> None:
