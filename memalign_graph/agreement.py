@@ -146,6 +146,6 @@ def _equality_key(value: Value) -> tuple[bool, Value]:
 def value_or_none(value: Value | None, scale: Scale) -> Value | None:
     """Return a stored value on the scale; None if it is not on it any more."""
     try:
-        return None if value is None else scale.validate_value(value)
+        return None if value is None else scale.validate_stored(value)
     except ValueError:
         return None

@@ -355,7 +355,12 @@ def _read_feedback(
                 raise ValueError(f"{parsed.name} is empty: {shapes}.")
             check_json(parsed.content, parsed.name)
             fields = {"rationale": parsed.content}
-    return _read_fields({**fields, "author": parsed.author}, criterion, shapes)
+    read = _read_fields({**fields, "author": parsed.author}, criterion, shapes)
+    said, seen, value = (repr(part.get("value")) for part in (fields, shown, read))
+    # An approval of 1 as the lowest of five grades is no approval of true.
+    if parsed.kind in ("approve", "edit") and said == seen != value:
+        raise ValueError(f"`value`: the scale was changed after {seen} was shown. Give a `value`.")
+    return read
 
 
 def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -> dict[str, Any]:

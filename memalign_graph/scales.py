@@ -21,6 +21,15 @@ class _Scale(BaseModel):
         """Return the value in the scale's own form; a `ValueError` if it is not on the scale."""
         raise NotImplementedError
 
+    def validate_stored(self, value: Any) -> Value:
+        """Return a stored value in the scale's own form; a `ValueError` if it is not on the scale.
+
+        A stored number or text is no boolean: 1 may be the lowest grade of an earlier scale.
+        """
+        if isinstance(self, Boolean) and not isinstance(value, bool):
+            raise _off_scale(value, "true or false.")
+        return self.validate_value(value)
+
     def render(self, value: Value) -> str:
         """Return a value of this scale as prompts show it."""
         return str(value)
@@ -28,7 +37,7 @@ class _Scale(BaseModel):
     def show(self, value: Value) -> str:
         """Return a stored value as prompts show it, also if the scale has changed since."""
         try:
-            return self.render(self.validate_value(value))
+            return self.render(self.validate_stored(value))
         except ValueError:
             return f"{value} (on an earlier scale)"
 

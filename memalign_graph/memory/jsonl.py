@@ -268,7 +268,7 @@ class _ImportReader:
         if episode.value is None and episode.rationale is None:
             raise ValueError("the episode has neither a value nor a rationale. Remove the line.")
         if episode.value is not None:
-            value = self._criterion.scale.validate_value(episode.value)
+            value = self._criterion.scale.validate_stored(episode.value)
             episode = episode.model_copy(update={"value": value})
         self.episodes[episode.id] = episode
 

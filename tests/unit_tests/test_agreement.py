@@ -88,6 +88,8 @@ SHARES, WHOLE = Numeric(minimum=0, maximum=1), Numeric(minimum=1, maximum=5, int
 COUNTS: list[tuple[Scale, list[Any], Any]] = [
     (Boolean(), [FALSE, FALSE, TRUE], False),
     (Boolean(), [None, None], None),
+    (Boolean(), [1, 1.0, "1"], None),  # on an earlier scale
+    (Boolean(), [1, 1, FALSE], False),
     (SHARE, [None, None, 0.0], 0.0),
     (SHARE, ["3", 99, 99], 3.0),  # on an earlier scale
     (SHARES, [0.2, 0.3, 0.9], 0.3),

@@ -349,6 +349,18 @@ def test_invalid_reply_raises_with_the_reason(form: str, problem: str, replies: 
         assert "input_value" not in str(checked.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"), [("tone", 1), ("level", 1.0), ("level", "1"), ("share", 1)]
+)
+def test_approval_of_a_value_of_an_earlier_scale_is_refused(name: str, shown: Any) -> None:
+    form = review_form(CRITERIA[name], EXAMPLE, make_judgment(value=shown))
+    for reply in (APPROVE, ACCEPT, edit(value=shown, rationale=WORDS), inbox_edit(value=shown)):
+        with pytest.raises(ValueError, match=f"the scale was changed after {shown!r} was shown"):
+            form.read(reply)
+    assert form.read({"value": shown}) == {"value": CRITERIA[name].scale.validate_value(shown)}
+    assert form.read(edit(value=SCALES[name][2])) == {"value": SCALES[name][2]}
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_interrupt_is_langchains_request(name: str) -> None:
     payload = FORMS[name].payload

@@ -87,6 +87,7 @@ def test_scale_survives_json(scale: Scale, schema: dict[str, Any], words: str) -
 def test_value_is_rendered_as_a_prompt_shows_it() -> None:
     assert [YES_NO.render(True), STARS.render(3), SHARE.render(0.5)] == ["true", "3", "0.5"]
     assert STARS.show(7) == "7 (on an earlier scale)"
+    assert [YES_NO.show(value) for value in (False, 1)] == ["false", "1 (on an earlier scale)"]
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,11 @@ def test_several_experts_become_one_few_shot_example_with_the_majoritys_comment(
 
 
 def test_few_shot_examples_have_scale_values_and_escaped_text() -> None:
-    for criterion, value, score in ((GRADE, "3", 3), (TONE, "WARM", "warm"), (CRITERION, 1, True)):
+    for criterion, value, score in (
+        (GRADE, "3", 3),
+        (TONE, "WARM", "warm"),
+        (CRITERION, True, True),
+    ):
         [made] = few_shot_examples([episode(value=value)], criterion)
         assert (made["score"], type(made["score"])) == (score, type(score))
         assert "reasoning" not in made

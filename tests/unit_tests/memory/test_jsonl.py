@@ -327,6 +327,7 @@ WRONG: list[tuple[int, str | dict[str, Any], str]] = [
     (3, {"example": {"inputs": "other", "outputs": "a"}}, "line 3: id: the episode's id does not"),
     (3, {"example": {"inputs": float("nan"), "outputs": "a"}}, "line 3: .*nan"),
     (3, {"value": "perhaps"}, "line 3: 'perhaps' is not on the scale"),
+    (3, {"value": 1}, "line 3: 1 is not on the scale"),  # the lowest of five grades, perhaps
     (3, {"value": None, "rationale": None}, "line 3: the episode has neither a value nor"),
     (5, {"vector": "!!!"}, "line 5: "),
     (5, {"vector": "AAAAAA=="}, "line 5: "),  # the number zero
