@@ -67,7 +67,10 @@ class GateVerdict(TypedDict):
 _JUDGE_NODES = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
 _EVENT_FIELDS = ("status", "revisions", "value", "decided_by", "critique", "error")
 _JUDGE_FAILED_LOG = "Gate %r: the judge failed. on_judge_error is %r, so the answer %s. %s"
-_CHANGED = "The answer did not pass. It was changed while an expert was asked, and is not judged."
+_CHANGED = (
+    "The answer did not pass. It was changed while an expert was asked, or the gate now judges "
+    "other parts of the conversation. It is not judged."
+)
 NO_TURN = Turn()
 
 

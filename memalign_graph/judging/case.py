@@ -111,20 +111,27 @@ class Retrieved(FrozenModel):
     async def load(cls, io: IO, access: MemoryAccess, fields: Mapping[str, Any]) -> "Retrieved":
         """Load the episodes and guidelines that the ids name, except those removed since."""
         fields = {"recalled": [], "guidelines": [], "relevant": [], **fields}
-        episode_ids = [key for case in fields["recalled"] for key in case["episodes"]]
         by_id: dict[str, Guideline] = {}
-        if episode_ids or fields["guidelines"] or fields["relevant"]:
+        if fields["recalled"] or fields["guidelines"] or fields["relevant"]:
             await access.refresh_if_old(io)  # the run may have been paused
             active = await access.guidelines_at(io, fields["version"])
             by_id = {guideline.id: guideline for guideline in active.guidelines}
         for name in ("guidelines", "relevant"):
-            fields[name] = [by_id[key] for key in fields[name] if key in by_id]
+            fields[name] = [by_id[key] for key in map(_id_of, fields[name]) if key in by_id]
         fields["recalled"] = load_examples(
             access.view,
-            [SimilarExample(case["episodes"], case["similarity"]) for case in fields["recalled"]],
+            [
+                SimilarExample(list(map(_id_of, case["episodes"])), case["similarity"])
+                for case in fields["recalled"]
+            ],
         )
         fields.pop("wordings", None)
         return cls.model_validate(fields)
+
+
+def _id_of(saved: Any) -> Any:
+    """Return a saved id; a checkpoint of an earlier release has whole episodes and guidelines."""
+    return saved["id"] if isinstance(saved, dict) else saved
 
 
 @dataclass(frozen=True)

@@ -362,7 +362,7 @@ async def replay_cases(step: _Call) -> StateUpdate:
         operations=dump_operations([item for item in retained if item not in rewordings]),
         rewordings=dump_operations([item for item in retained if item in rewordings]),
         replay=outcome.model_dump(mode="json"),
-        failed_attempts=[*lesson["failed_attempts"], *failures.failed_attempts],
+        failed_attempts=[*lesson.get("failed_attempts", []), *failures.failed_attempts],
         warnings=[*step.warnings(*warnings), *failures.warnings],
     )
 
@@ -381,7 +381,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             operations,
             read,
             prompts=lesson["prompts"],
-            failed=lesson["failed_attempts"],
+            failed=lesson.get("failed_attempts", []),
             reason="align",
         )
         learned += aligned["guidelines"]
@@ -408,7 +408,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             report_progress=partial(step.progress, "check"),
         )
     view = await access.refresh(io)
-    gone = {key for key in lesson["feedback_ids"] if not view.holds(key)}
+    gone = {key for key in lesson.get("feedback_ids", []) if not view.holds(key)}
     warnings += [_PURGED] if view.purges(gone) else []
     # Report only this run's changes: others may change the memory in the meantime.
     touched = {item.get(name) for item in learned for name in ("guideline_id", "superseded_by")}

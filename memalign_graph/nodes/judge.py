@@ -19,10 +19,6 @@ async def retrieve_episodes(call: NodeCall) -> StateUpdate:
     return {
         "judge_run": {"example": example.to_json(), "settings": call.settings},
         "judge_memory": retrieved.to_json(),
-        # LangGraph drops keys without a channel, and `collect_feedback` checks for these before it
-        # asks the expert.
-        "feedback": None,
-        "judge_lesson": {},
     }
 
 
@@ -49,8 +45,10 @@ async def judge_example(call: NodeCall) -> StateUpdate:
     mode = call.settings["review"] if call.resources.review is not None else "never"
     if mode != "uncertain":  # else it is emitted when the review is decided
         emit_evaluation(judgment, asked={"always": True, "never": False}.get(mode or ""))
-    # Clear what an earlier judgment on the same thread may have left.
-    update: StateUpdate = {"judgment": judgment.to_json(), "feedback": None, "learned": None}
+    # Clear what an earlier judgment on the same thread may have left. LangGraph drops keys without
+    # a channel, and `collect_feedback` checks for two of these before it asks the expert.
+    update: StateUpdate = {"feedback": None, "learned": None, "judge_lesson": {}}
+    update["judgment"] = judgment.to_json()
     if call.resources.review is None:
         update["judge_memory"] = None
     if call.judge.cite_guidelines:

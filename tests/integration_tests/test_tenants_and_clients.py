@@ -260,23 +260,6 @@ async def test_state_needs_a_reply_channel(bench: Bench, state: Any, missing: st
     assert (await bench.state(graph)).interrupts == ()
 
 
-async def test_interrupt_of_an_earlier_release_can_be_resumed(bench: Bench) -> None:
-    """Its checkpoint has no `judge_lesson` before the reply."""
-
-    def retrieve(node: Any, state: Any) -> Any:
-        return {key: part for key, part in node.invoke(state).items() if key != "judge_lesson"}
-
-    def ask(node: Any, state: Any) -> Any:
-        return node.invoke({**state, "judge_lesson": {}})
-
-    changed = {"retrieve_episodes": retrieve, "collect_feedback": ask}
-    earlier = nodes_graph(bench, ReviewState, *REVIEW_NODES, **changed)
-    await bench.invoke(earlier, CASE)
-    assert "judge_lesson" not in (await bench.state(earlier)).values
-    done = await bench.resume(nodes_graph(bench, ReviewState, *REVIEW_NODES), COLD)
-    assert done["learned"]["episode_ids"]
-
-
 class Wrapped(Embeddings):
     def __init__(self, model_id: str = "m", inner: Embeddings | None = None) -> None:
         self.model_id, self.inner, self.calls = model_id, inner, 0
