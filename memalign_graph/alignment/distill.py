@@ -3,7 +3,6 @@
 Feedback that a model can't distill stays pending and is tried a few times.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,8 +34,6 @@ from memalign_graph.prompts.distill_small import (
 from memalign_graph.prompts.distilled import DistillResult, ModelError, read_distilled
 from memalign_graph.settings import DEFAULT_BATCH_SIZE
 from memalign_graph.types import Criterion, Episode, Guideline
-
-logger = logging.getLogger(__name__)
 
 _MAX_CONCURRENCY = 32
 _MAX_SINGLE_COMMENTS = 3  # that a small model distills one by one
@@ -192,7 +189,9 @@ async def reword(
         return failed(access, chat, guideline, error)
     if not result.operations:
         unworded = NoWordingError("the model gave no new wording")
-        return DistillResult(warnings=result.warnings) + failed(access, chat, guideline, unworded)
+        return DistillResult(warnings=result.all_warnings) + failed(
+            access, chat, guideline, unworded
+        )
     operation = GuidelineOperation(
         guideline_id=guideline.id,
         action="revise",
@@ -201,7 +200,7 @@ async def reword(
         before=guideline.text,
         episode_ids=list(result.read),
     )
-    return DistillResult([operation], result.warnings, result.read)
+    return DistillResult([operation], result.all_warnings, result.read)
 
 
 async def reword_pending(
@@ -228,10 +227,11 @@ async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[s
     )
     if result.operations or result.errors:
         await clear_cached_replies(io, access)
+    warnings = access.log_warnings(result.warnings)
     for error in result.errors:
         if not isinstance(error, NoWordingError):
             raise error
-    return {**learned, "warnings": result.warnings}
+    return {**learned, "warnings": warnings}
 
 
 def can_be_tried(
@@ -267,7 +267,6 @@ def failed(
     """Report a failure; it counts as an attempt only if the model could be reached."""
     kind = "Feedback" if isinstance(source, Episode) else "Guideline"
     warning = f"{kind} {source.id} could not be distilled and stays pending: {error}"
-    logger.warning("%s", warning)
     attempts = _attempts_left(access, chat, source)[:1] if is_about_prompt(error) else []
     return DistillResult(warnings=[warning], failed_attempts=attempts, errors=[error])
 
@@ -327,8 +326,7 @@ async def redistill_after_forget(
             learned = await commit_lesson(
                 io, access, result.operations, result.read, failed=result.failed_attempts
             )
-            for warning in learned["warnings"]:
-                logger.warning("%s", warning)
+            access.log_warnings([*result.all_warnings, *learned["warnings"]])
             errors += result.errors
         if errors:
             raise errors[0]

@@ -90,9 +90,7 @@ def demo(
         if feedback:
             terminal.note(f"learning from {pluralize(len(feedback), 'case')}")
             align = create_alignment_graph(criterion, **options).compile(store=store)
-            learning = asyncio.run(align.ainvoke({"feedback": feedback}))
-            for warning in learning["report"]["warnings"]:
-                terminal.warn(warning)
+            asyncio.run(align.ainvoke({"feedback": feedback}))
         elif not new:
             terminal.note("an earlier run learned from all cases: --fresh starts over")
         seconds["learning"] = round(time.monotonic() - began, 1)

@@ -287,7 +287,6 @@ async def measure_confidence(
         warning = f"{warning}. {measured.warning or ''}".rstrip()
     else:
         warning = f"{warning}. Set samples=5 to measure it by several answers."
-    logger.warning("Judging %r: %s", criterion.name, warning)
     return replace(measured, warning=warning)
 
 

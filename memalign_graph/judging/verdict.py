@@ -94,6 +94,8 @@ async def run_judge(case: Case) -> Judgment:
         thread_id=call.thread_id,
         judge_key=key,
     )
+    for warning in dict.fromkeys(judgment.warnings):
+        logger.warning("Judging %r: %s", judgment.criterion, warning)
     keep_for = judge.keep_judgments
     return await keep_judgment(
         call.io, call.access, judgment, case.example, retrieved.vector, keep_for
@@ -139,10 +141,9 @@ async def ask_verdict(case: Case) -> Answer:
         if not (error.is_refusal and prompt.episodes):
             raise
         # One of the episodes may be the reason; without them the case may be judged.
-        logger.warning("Judging %r: %s", criterion.name, (refused := _REFUSED.format(error)))
         without_episodes = retrieved.model_copy(update={"recalled": []})
         answer = await ask_verdict(replace(case, retrieved=without_episodes))
-        return replace(answer, warnings=[refused, *answer.warnings])
+        return replace(answer, warnings=[_REFUSED.format(error), *answer.warnings])
     measured = ConfidenceMeasurement()
     if call.judge.confidence:
         measured = await measure_confidence(
@@ -212,7 +213,9 @@ async def ask_in_both_orders(case: Case) -> Answer:
         scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
     )
     measured = average_orders(straight.confidence, swapped.confidence)
-    warnings = filter(None, [*straight.warnings, measured.warning, warning])
+    # Of two failed measurements the first says enough.
+    others = [text for text in swapped.warnings if text != swapped.confidence.warning]
+    warnings = filter(None, [*straight.warnings, *others, measured.warning, warning])
     return replace(
         straight,
         value=value,

@@ -94,6 +94,13 @@ class MemoryAccess:
         embedder, _, encoded = (dumped or "").rpartition(" ")
         return decode_vector(encoded) if embedder == self.embedder.id else None
 
+    def log_warnings(self, warnings: Iterable[str]) -> list[str]:
+        """Log warnings, each once, and return them."""
+        unique = list(dict.fromkeys(warnings))
+        for warning in unique:
+            logger.warning("Memory of %r: %s", self.criterion.name, warning)
+        return unique
+
     async def refresh_if_old(self, io: IO) -> None:
         """Refresh the view unless it was read within the last second."""
         if time.monotonic() - self.view.read_at_s > _MAX_AGE_S:

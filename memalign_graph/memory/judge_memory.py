@@ -155,8 +155,9 @@ class JudgeMemory:
         """
         if not isinstance(k, int) or k < 0:
             raise InvalidInputError(f"k: expected a whole number from 0 on, got {show_value(k)}.")
-        similar = (await recall(io, self.access, parse_example(example), k)).similar
-        return load_examples(self.access.view, similar)
+        found = await recall(io, self.access, parse_example(example), k)
+        self.access.log_warnings(filter(None, [found.warning]))
+        return load_examples(self.access.view, found.similar)
 
     recall, arecall = sync_async_methods(_recall)
 

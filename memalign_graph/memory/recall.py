@@ -118,8 +118,6 @@ async def recall(
         return RecallResult([], version)
     text, truncated = retrieval_text(example)
     warning = _TRUNCATED if truncated else None
-    if warning is not None:
-        logger.warning("Judging %r: %s", access.criterion.name, warning)
     if view.is_empty:
         return RecallResult([], version, warning=warning)
     key = vector_key(access.embedder.id, text)
@@ -200,7 +198,6 @@ async def recall_without_episodes(
     """Continue without similar examples, with a warning, after an embedding call failed."""
     view = await access.refresh(io)
     warning = f"Judged by the guidelines alone, without similar examples. {error}"
-    logger.warning("Judging %r: %s", access.criterion.name, warning)
     return RecallResult([], view.version, warning=warning)
 
 
@@ -333,8 +330,7 @@ def _refusals(access: MemoryAccess, keys: Mapping[str, str]) -> list[str]:
     if not ids:
         return []
     warning = _REFUSED.format(len(ids), enumerate_ids(ids), refused[keys[ids[0]]])
-    logger.warning("Memory of %r: %s", access.criterion.name, warning)
-    return [warning]
+    return access.log_warnings([warning])
 
 
 async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:

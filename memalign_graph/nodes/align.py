@@ -1,6 +1,5 @@
 """The nodes of the alignment graph, in their order."""
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -52,8 +51,6 @@ from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate, 
 from memalign_graph.settings import Alignment
 from memalign_graph.tracing import MeteredIO
 from memalign_graph.types import Episode, Example, Feedback, Guideline, Judgment
-
-logger = logging.getLogger(__name__)
 
 _OUTDATED = (
     "{} record(s) do not count, because memory has newer feedback of the same expert on the same "
@@ -129,9 +126,7 @@ class _Call(NodeCall):
 
     def warnings(self, *more: str) -> list[str]:
         """Log more warnings; return them after those so far."""
-        for warning in more:
-            logger.warning("%s", warning)
-        return [*self.lesson["warnings"], *more]
+        return [*self.lesson["warnings"], *self.access.log_warnings(more)]
 
     def progress(self, stage: str, done: int, of: int, **more: Any) -> None:
         """Stream a custom event with the progress."""
@@ -177,7 +172,7 @@ async def remember_feedback(step: _Call) -> StateUpdate:
     new, changed = len(stored.new), len(stored.changed)
     by_id = {episode.id: episode for episode in stored.episodes}
     outdated = sum(_is_outdated(item, by_id.get(item.episode_id)) for item in feedback)
-    warnings = [*stored.warnings, *([_OUTDATED.format(outdated)] if outdated else [])]
+    warnings = [_OUTDATED.format(outdated)] if outdated else []
     lesson = {
         "feedback": {
             "new": new,
@@ -189,7 +184,7 @@ async def remember_feedback(step: _Call) -> StateUpdate:
         "agreement": agreement.model_dump(mode="json"),
         "memory_version_before": version_before,
         "batches": await _pack(step, warnings) if step.options.distill else [],
-        "warnings": warnings,
+        "warnings": [*stored.warnings, *access.log_warnings(warnings)],
         "guidelines_before": [guideline.to_json() for guideline in guidelines],
         "new_ids": sorted(stored.new | stored.changed),
         # A purge finds by these ids that the thread has the feedback.
@@ -263,7 +258,7 @@ async def distill_batches(step: _Call) -> StateUpdate:
         rewordings=dump_operations(reworded.operations),
         reworded=reworded.read,
         failed_attempts=[*distilled.failed_attempts, *reworded.failed_attempts],
-        warnings=[*step.warnings(*left_out), *distilled.all_warnings, *reworded.warnings],
+        warnings=step.warnings(*left_out, *distilled.all_warnings, *reworded.warnings),
     )
 
 
@@ -363,7 +358,7 @@ async def replay_cases(step: _Call) -> StateUpdate:
         rewordings=dump_operations([item for item in retained if item in rewordings]),
         replay=outcome.model_dump(mode="json"),
         failed_attempts=[*lesson.get("failed_attempts", []), *failures.failed_attempts],
-        warnings=[*step.warnings(*warnings), *failures.warnings],
+        warnings=step.warnings(*warnings, *failures.warnings),
     )
 
 
@@ -373,7 +368,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
     # Without anything pending, the nodes between were skipped.
     operations, read = load_operations(lesson.get("operations")), lesson.get("read", {})
     learned: list[Lesson] = []
-    warnings = list(lesson["warnings"])
+    warnings: list[str] = []
     if read or operations or lesson.get("failed_attempts"):
         aligned = await commit_lesson(
             io,
@@ -423,7 +418,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
 
     before, after = _guidelines_before(lesson), await access.guidelines(io)
     fields = {name: lesson[name] for name in AlignmentReport.model_fields if name in lesson}
-    fields |= {"batches": len(fields["batches"]), "warnings": warnings}
+    fields |= {"batches": len(fields["batches"]), "warnings": step.warnings(*warnings)}
     report = AlignmentReport(
         **fields,
         guidelines=compare_guidelines(of_run(before), of_run(after), learned),
@@ -467,9 +462,10 @@ async def judge_cases(step: _Call) -> StateUpdate:
     await record_judgments(io, access, judgments)
     await clear_cached_replies(io, access)
     counts = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
-    warnings = [
-        *([_UNJUDGED.format(len(failures), failures[0])] if failures else []),
-        *(f"{n} case(s) were judged with a warning: {text}" for text, n in sorted(counts.items())),
+    warnings = [_UNJUDGED.format(len(failures), failures[0])] if failures else []
+    access.log_warnings(warnings)  # those of the judgments were logged when they were made
+    warnings += [
+        f"{n} case(s) were judged with a warning: {text}" for text, n in sorted(counts.items())
     ]
     judged = {
         "judged_cases": len(judgments),

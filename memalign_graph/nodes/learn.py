@@ -1,6 +1,5 @@
 """Nodes that learn from an expert's reply: ask a clarifying question, distill, commit."""
 
-import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -25,8 +24,6 @@ from memalign_graph.nodes.review import date_reply
 from memalign_graph.prompts import clarify
 from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import NodeCall, StateUpdate, require_channel
-
-logger = logging.getLogger(__name__)
 
 _MAX_PENDING = 20
 """The maximum of older pending episodes that are distilled with a new one."""
@@ -64,8 +61,8 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
         )
     except MemAlignError as error:
         warning = f"No clarifying question was asked, because the model failed: {error}"
-        logger.warning("%s", warning)
-        return {"judge_lesson": {"warnings": [*warnings, warning]}}
+        warnings += step.access.log_warnings([warning])
+        return {"judge_lesson": {"warnings": warnings}}
     if question is None:
         return {"judge_lesson": {"warnings": warnings}}
     # A purge finds by this id that the thread holds the expert's comment.
@@ -127,8 +124,8 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     except (ChatModelError, InvalidInputError) as error:
         # The expert's feedback is stored, so a later run can learn from it.
         warnings.append(_NOT_DISTILLED.format(episode.id, error))
-        logger.warning("%s", warnings[-1])
     warnings += [*result.all_warnings, *rewordings.warnings]
+    access.log_warnings(warnings)
     learned = {
         "operations": dump_operations(result.operations),
         "distilled": result.read,
@@ -171,7 +168,8 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         if rewordings or lesson.get("failed"):
             # The next attempt asks the model, and does not read the answer of this one.
             await clear_cached_replies(io, access)
-    return {"learned": {**learned, "warnings": [*warnings, *learned["warnings"]]}}
+    warnings += access.log_warnings(learned["warnings"])
+    return {"learned": {**learned, "warnings": warnings}}
 
 
 def dump_operations(operations: Sequence[GuidelineOperation]) -> list[dict[str, Any]]:

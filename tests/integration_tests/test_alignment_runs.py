@@ -145,6 +145,24 @@ async def test_active_guidelines_that_the_prompt_lacks_are_compared(bench: Bench
     assert sorted(counts) == [*[1] * 59, 2]
 
 
+async def test_each_warning_of_a_report_is_logged_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.server.responder = Model()
+    bench.server.refused_text = "Refused"
+    model = bench.server.chat_model(profile={"max_input_tokens": 4_096})
+    long, late = "very long " * 4_000, "2020-01-01T00:00:00Z"
+    feedback = [
+        record(0, inputs=long),
+        record(0, inputs=long, value=True, given_at=late),
+        record(1, inputs="Refused"),
+    ]
+    report = await align(bench, feedback, alignment(bench, model=model))
+    assert len(report["warnings"]) == 3
+    logged = [f"Memory of 'support_tone': {text}" for text in report["warnings"]]
+    assert caplog.messages == logged
+
+
 @pytest.mark.parametrize(
     ("learn_from", "first", "absent"),
     [("labels", "value", "<rationale>"), ("words", "rationale", "The expert's value")],

@@ -19,7 +19,7 @@ from tests.conftest import CRITERION, DOWN, EVERY_WAY, Bench, distillings, judgi
 from tests.integration_tests.evidence.judging_support import learn
 from tests.integration_tests.gates.support import models, verdict, writing
 from tests.integration_tests.later_feedback.support import DAY, give_feedback
-from tests.loopback import ChatRequest, Reply, Rule, Together
+from tests.loopback import ChatRequest, Reply, Rule, Together, error
 from tests.loopback.replies import as_reply
 
 PAIR = Criterion(name="better", instructions="Which reply is kinder?", scale=Pairwise())
@@ -67,6 +67,22 @@ async def test_orders_that_disagree_are_a_tie_with_a_reason(bench: Bench) -> Non
     [episode] = await bench.episodes(criterion=PAIR)
     assert (episode.value, episode.judgment and episode.judgment.value) == ("B", "A")
     assert len(judgings(bench.server)) == 8
+
+
+async def test_each_warning_of_a_judgment_is_logged_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.remember({**CASE, "inputs": "Earlier.", "value": "A"}, criterion=PAIR)
+
+    def swapped_with_similar(chat: ChatRequest) -> bool:
+        return not kind_first(chat) and "Earlier." in chat.text
+
+    filtered = error(400, "The prompt triggered the content management policy.")
+    bench.server.rules = [Rule(swapped_with_similar, reply=filtered), *judge_by_first("A", "A")]
+    small = bench.server.chat_model(profile={"max_input_tokens": 9_000})
+    judgment = await judge(bench, {**CASE, "inputs": "word " * 20_000}, model=small)
+    assert len(judgment["warnings"]) == 4
+    assert caplog.messages == [f"Judging 'better': {text}" for text in judgment["warnings"]]
 
 
 async def test_second_prompt_shows_the_outputs_swapped_and_nothing_else(bench: Bench) -> None:

@@ -243,6 +243,17 @@ async def test_redistilling_after_a_purge_retires_no_guideline_of_other_experts(
     assert "other experts support it" in caplog.text
 
 
+async def test_comments_cut_for_a_new_wording_are_logged_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = {**CASE, "value": False, "rationale": "Too cold. " * 2_000}
+    first, second = await bench.remember(*({**long, "author": name} for name in ("ann", "bob")))
+    bench.teach(WORDS, first, second)
+    small = bench.server.chat_model(profile={"max_input_tokens": 4_096})
+    await bench.memory(model=small).aforget(first.id)
+    assert caplog.text.count("parts of their longest texts were left out") == 1
+
+
 @pytest.mark.parametrize("change", ["revised", "forgotten", "said again"])
 async def test_reply_that_was_stored_before_gives_way_to_what_the_expert_said_since(
     bench: Bench, change: str

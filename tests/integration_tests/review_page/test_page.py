@@ -135,7 +135,9 @@ async def test_answer_is_stored_if_the_model_fails(office: Office) -> None:
     assert await office.feedback() == {("ann", "One."): (False, "Too cold.")}
 
 
-async def test_expert_is_told_that_an_answer_changed_no_guideline(office: Office) -> None:
+async def test_expert_is_told_that_an_answer_changed_no_guideline(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
     case = {"inputs": "Hi", "value": False, "rationale": "Say sorry."}
     said = await office.memory.aremember([{**case, "outputs": "a", "author": who} for who in "xyz"])
     read = {episode.id: episode.word for episode in said}
@@ -148,6 +150,7 @@ async def test_expert_is_told_that_an_answer_changed_no_guideline(office: Office
     assert "Say sorry." in notice
     assert "other experts support it" in notice
     assert 'class="notice warn"' in ann.page.text
+    assert caplog.text.count("other experts support it") == 1
 
 
 async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) -> None:
