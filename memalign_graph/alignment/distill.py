@@ -188,10 +188,8 @@ async def reword(
     except (ChatModelError, ModelAnswerError) as error:
         return failed(access, chat, guideline, error)
     if not result.operations:
-        unworded = NoWordingError("the model gave no new wording")
-        return DistillResult(warnings=result.all_warnings) + failed(
-            access, chat, guideline, unworded
-        )
+        why = NoWordingError("the model gave no new wording")
+        return DistillResult(warnings=result.all_warnings) + failed(access, chat, guideline, why)
     operation = GuidelineOperation(
         guideline_id=guideline.id,
         action="revise",

@@ -1,6 +1,5 @@
 """Judge a case of memory again, without its own episodes."""
 
-import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -16,8 +15,6 @@ from memalign_graph.memory.recall import (
 from memalign_graph.runtime import NodeCall
 from memalign_graph.settings import Judge
 from memalign_graph.types import Example, Guideline, Judgment
-
-logger = logging.getLogger(__name__)
 
 
 def without_measuring(judge: Judge) -> Judge:

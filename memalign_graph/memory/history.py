@@ -3,7 +3,6 @@
 A version is a fold of the first facts, so nothing is stored for it.
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -22,8 +21,6 @@ from memalign_graph.memory.memory_state import VERSION_SPACE, EpisodeRow, Memory
 from memalign_graph.memory.recall import stored_vectors
 from memalign_graph.memory.view import MemoryView, get_view
 from memalign_graph.types import Episode, FrozenModel, Guideline
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T", Episode, Guideline)
 
@@ -305,10 +302,7 @@ async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str)
     view.is_loaded, view.head = True, newest
     vars(pinned)["view"] = get_view(pinned.store, pinned.layout, pinned.embedder.id, made=view)
     if view.version != version:
-        logger.warning(
-            "Memory of %r: parts of version %s were purged since. Cases are judged with the rest; "
-            "those whose prompts had the purged parts are asked again.",
-            access.criterion.name,
-            version[:8],
-        )
+        purged = f"parts of version {version[:8]} were purged since. Cases are judged with the "
+        purged += "rest; those whose prompts had the purged parts are asked again."
+        access.log_warnings([purged])
     return pinned

@@ -1,7 +1,6 @@
 """Nodes that decide whether an expert is asked, ask, and read the reply as feedback."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -24,8 +23,6 @@ from memalign_graph.runtime import (
 from memalign_graph.settings import Uncertain
 from memalign_graph.tracing import emit_evaluation
 from memalign_graph.types import Example, Feedback, Judgment, ReviewChoice, ReviewReason
-
-logger = logging.getLogger(__name__)
 
 _SETTLE_S = 0.05
 """How long a log entry that is dated earlier may take to be written."""
