@@ -215,11 +215,14 @@ def environment_server(
     assert closing_server.errors == []
 
 
+@pytest.fixture(autouse=True)
+def no_silent_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No earlier test's model is known to give no log-probabilities."""
+    monkeypatch.setattr(confidence, "_without_logprobs", {})
+
+
 @pytest.fixture
-def server(
-    running_server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[LoopbackServer]:
-    monkeypatch.setattr(confidence, "_without_logprobs", {})  # cached for the life of the process
+def server(running_server: LoopbackServer) -> Iterator[LoopbackServer]:
     running_server.reset()
     yield running_server
     errors = list(running_server.errors)

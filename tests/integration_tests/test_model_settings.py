@@ -37,6 +37,7 @@ async def test_model_gets_the_parameters_its_profile_supports(
     bench.server.rules = [Rule(asks_for_value, reply=reply)]
     graph = bench.judge_graph(model=name, confidence=True)
     judgment = (await bench.invoke(graph, CASE))["judgment"]
+    assert judgment["warnings"] == []
     assert judgment["probabilities"] == pytest.approx({"true": 0.9, "false": 0.1})
     for chat in bench.server.chats:
         sent = {
