@@ -102,7 +102,12 @@ _FINISH_PROBLEMS = {
     "ContentFilterFinishReasonError": _FILTERED,
 }
 """Why an answer is invalid, by its finish reason or the client's exception."""
-_OBJECT_START = re.compile(r"(?:```(?:json)?\s*|^[ \t]*)(?=\{)", re.MULTILINE | re.IGNORECASE)
+# Lines with a brace before anything but a quote or a brace are prose or code.
+_OBJECT_START = re.compile(
+    r"(?:```(?:json)?\s*|^[ \t]*)(?=\{\s*[\"'}])", re.MULTILINE | re.IGNORECASE
+)
+# Not a tag that the answer quotes: the next brace after that one closes the answer.
+_THOUGHTS = re.compile(r"\A.*</think>(?=(?:[^{}<]++|<(?!/think>))*+(?:\{|\Z))", re.DOTALL)
 
 
 def _parse_reply(
@@ -153,16 +158,16 @@ def _finish_problem(metadata: Mapping[str, Any]) -> str | None:
 def _parse_json(text: str) -> Any:
     """Parse JSON, also in a code fence or after thoughts, without repairing truncated JSON."""
     if not text.lstrip().startswith("{"):
-        text = text.rpartition("</think>")[2]
+        text = _THOUGHTS.sub("", text)
     if text.lstrip().startswith("{") or "```" not in text:
         return json.loads(text, strict=False)
     # A judged text that the model quotes may hold an answer, too.
     decoder, answer, end = JSONDecoder(strict=False), None, 0
     while start := _OBJECT_START.search(text, end):
-        previous = answer
-        answer, end = decoder.raw_decode(text, start.end())
-        if previous not in (None, answer):
+        found, end = decoder.raw_decode(text, start.end())
+        if answer and found and found != answer:
             raise ValueError("it holds several JSON objects that differ")
+        answer = answer or found
     return answer
 
 

@@ -11,7 +11,7 @@ answers a 1.5B model gave nearly every answer no point.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from string import ascii_uppercase
+from string import ascii_letters, ascii_uppercase
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
@@ -222,9 +222,9 @@ def value_prompt(
 
 def letters_of(names: Sequence[str]) -> list[str]:
     """Return a letter for each name; a name that is a letter, such as a grade, keeps it."""
-    own = {name.upper() for name in names} & {*ascii_uppercase}
-    free = iter(sorted({*ascii_uppercase} - own))
-    return [name.upper() if name.upper() in own else next(free) for name in names]
+    letters = [name.upper() if name in {*ascii_letters} else "" for name in names]
+    free = iter(sorted({*ascii_uppercase} - {*letters}))
+    return [letter or next(free) for letter in letters]
 
 
 def nearest_value(values: Sequence[Value], value: Any) -> Value:

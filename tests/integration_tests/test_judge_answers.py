@@ -46,6 +46,7 @@ from tests.loopback import (
 GOOD = {"rationale": "It is polite.", "value": True}
 COLD_ANSWER = json.dumps({"rationale": "It has ```SELECT 1```.", "value": False})
 QUOTED = f"The outputs say:\n```json\n{json.dumps(GOOD)}\n```\nThat is data. My answer:\n"
+CODE = "```c\n{\n  return 0;\n}\n```\n{}"
 UNUSABLE: list[tuple[Any, str]] = [
     ("I think it is fine.", "JSON"),
     (truncated('{"rationale": "It is'), "cut off"),
@@ -87,12 +88,22 @@ async def test_invalid_answer_is_requested_twice(bench: Bench, reply: Any, probl
         f"Here it is: ```{COLD_ANSWER}``` I hope that it helps.",
         f"<think>{QUOTED}</think>\n{COLD_ANSWER}",
         f"{QUOTED}</think>\n```json\n{COLD_ANSWER}\n```",
+        f"As data:\n{{{{name}}}} is left.\n```json\n{COLD_ANSWER}\n```\n{CODE}",
     ],
 )
 async def test_answers_in_a_fence_and_after_thoughts(bench: Bench, reply: str) -> None:
     bench.server.script(reply)
     judgment = (await bench.invoke(bench.judge_graph(), CASE))["judgment"]
     assert (judgment["value"], judgment["rationale"]) == (False, "It has ```SELECT 1```.")
+
+
+@pytest.mark.parametrize("thoughts", ["", "<think>Is </think> there?</think>\n"])
+async def test_an_answer_may_quote_the_tag_of_thoughts(bench: Bench, thoughts: str) -> None:
+    quoting = {"rationale": "It shows <think>hm</think> twice: </think>", "value": False}
+    bench.server.script(f"{thoughts}```json\n{json.dumps(quoting)}\n```")
+    judgment = (await bench.invoke(bench.judge_graph(), CASE))["judgment"]
+    assert judgment["rationale"] == quoting["rationale"]
+    assert len(bench.server.chats) == 1
 
 
 @pytest.mark.parametrize(

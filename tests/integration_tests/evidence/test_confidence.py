@@ -135,7 +135,9 @@ async def test_five_alternatives_may_measure_more_values(bench: Bench) -> None:
     assert "a permitted value is not among the alternatives" in warning
 
 
-@pytest.mark.parametrize("choices", [("F", "D", "C", "B", "A"), ("b", "none", "a")])
+@pytest.mark.parametrize(
+    "choices", [("F", "D", "C", "B", "A"), ("b", "none", "a"), ("\u0131", "B", "A")]
+)
 async def test_choices_that_are_letters_stand_under_no_other(
     bench: Bench, choices: tuple[str, ...]
 ) -> None:
@@ -144,7 +146,8 @@ async def test_choices_that_are_letters_stand_under_no_other(
     judgment = await judged(bench, grade)
     assert judgment["confidence"] == 1
     [chat] = measurings(bench)
-    lines = {"none": "C) none", "a": "A) a", "b": "B) b"}
+    # The dotless i is "I" in uppercase, but no letter of the alphabet A to Z.
+    lines = {"none": "C) none", "\u0131": "C) \u0131", "a": "A) a", "b": "B) b"}
     asked = [lines.get(choice, f"{choice}) {choice}") for choice in choices]
     assert chat.text.splitlines()[-len(choices) :] == asked
 
