@@ -54,6 +54,8 @@ class Retrieved(FrozenModel):
     relevant: list[Guideline] = Field(default_factory=list)
     """Further guidelines for this case, if not all fit."""
     warnings: list[str] = Field(default_factory=list)
+    guideline_warnings: list[str] = Field(default_factory=list)
+    """Logged once until memory changes, as they are the same for each case."""
 
     @classmethod
     def of(cls, recall: RecallResult, view: MemoryView) -> "Retrieved":
@@ -72,11 +74,14 @@ class Retrieved(FrozenModel):
             max_input_tokens=max_input_tokens(call.chat_model),
             tokens_by_text=call.access.view.derive("guideline tokens", dict),
         )
-        warnings = [*self.warnings, *fitted.warnings]
-        if unproven := len(candidates) - len(proven):
-            warnings.insert(len(self.warnings), _GUIDELINES_NOT_SHOWN.format(unproven))
-        update = {"guidelines": fitted.always, "relevant": fitted.relevant, "warnings": warnings}
-        return self.model_copy(update={"nearness": {}, **update})
+        unproven = len(candidates) - len(proven)
+        warnings = [_GUIDELINES_NOT_SHOWN.format(unproven)] if unproven else []
+        warnings += fitted.warnings
+        logged = call.access.view.derive("logged warnings", set[str])
+        call.access.log_warnings(text for text in warnings if text not in logged)
+        logged.update(warnings)
+        update = {"guidelines": fitted.always, "relevant": fitted.relevant}
+        return self.model_copy(update={"nearness": {}, **update, "guideline_warnings": warnings})
 
     @property
     def all_guidelines(self) -> list[Guideline]:

@@ -84,7 +84,8 @@ async def run_judge(case: Case) -> Judgment:
         rationale = f"{rationale} {overruled}".lstrip()
     # The decision's value and confidence are the judgment's.
     answered = {**vars(answer), **vars(decision), "rationale": rationale}
-    answered["warnings"] = [*retrieved.warnings, *answer.warnings]
+    warnings = [*retrieved.warnings, *answer.warnings]
+    answered["warnings"] = [*retrieved.guideline_warnings, *warnings]
     judgment = Judgment(
         **answered,
         criterion=call.resources.criterion.name,
@@ -94,7 +95,7 @@ async def run_judge(case: Case) -> Judgment:
         thread_id=call.thread_id,
         judge_key=key,
     )
-    for warning in dict.fromkeys(judgment.warnings):
+    for warning in dict.fromkeys(warnings):
         logger.warning("Judging %r: %s", judgment.criterion, warning)
     keep_for = judge.keep_judgments
     return await keep_judgment(

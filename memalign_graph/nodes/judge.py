@@ -5,6 +5,12 @@ from memalign_graph.judging.verdict import run_judge
 from memalign_graph.runtime import NodeCall, StateUpdate, require_channel
 from memalign_graph.tracing import emit_evaluation
 
+_NO_ANSWER: StateUpdate = {"feedback": None, "judge_lesson": {}}
+"""LangGraph drops keys without a channel, and `collect_feedback` checks for these before it asks.
+
+Two nodes set them: your own node may judge, and a run of release 0.2 may go on at the judge.
+"""
+
 
 async def retrieve_episodes(call: NodeCall) -> StateUpdate:
     """Parse the example, find similar ones, and keep the run's settings."""
@@ -19,6 +25,7 @@ async def retrieve_episodes(call: NodeCall) -> StateUpdate:
     return {
         "judge_run": {"example": example.to_json(), "settings": call.settings},
         "judge_memory": retrieved.to_json(),
+        **_NO_ANSWER,
     }
 
 
@@ -45,10 +52,8 @@ async def judge_example(call: NodeCall) -> StateUpdate:
     mode = call.settings["review"] if call.resources.review is not None else "never"
     if mode != "uncertain":  # else it is emitted when the review is decided
         emit_evaluation(judgment, asked={"always": True, "never": False}.get(mode or ""))
-    # Clear what an earlier judgment on the same thread may have left. LangGraph drops keys without
-    # a channel, and `collect_feedback` checks for two of these before it asks the expert.
-    update: StateUpdate = {"feedback": None, "learned": None, "judge_lesson": {}}
-    update["judgment"] = judgment.to_json()
+    # Clear what an earlier judgment on the same thread may have left.
+    update: StateUpdate = {"judgment": judgment.to_json(), "learned": None, **_NO_ANSWER}
     if call.resources.review is None:
         update["judge_memory"] = None
     if call.judge.cite_guidelines:

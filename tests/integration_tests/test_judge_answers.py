@@ -241,6 +241,13 @@ async def test_custom_graph_of_nodes_behaves_like_the_judge_graph(bench: Bench) 
     assert len(await bench.episodes()) == 1
 
 
+async def test_own_node_can_judge_in_the_place_of_the_judge(bench: Bench) -> None:
+    judgment = (await bench.invoke(bench.judge_graph(), CASE, "other"))["judgment"]
+    own = {"judge": lambda _node, _state: {"judgment": judgment}}
+    graph = nodes_graph(bench, ReviewState, *REVIEW_NODES, **own)
+    assert (await bench.review(graph, COLD))["learned"]["episode_ids"]
+
+
 async def test_custom_node_can_remove_guidelines_from_the_prompt(bench: Bench) -> None:
     def without_guidelines(node: Any, state: Any) -> Any:
         update = node.invoke(state)

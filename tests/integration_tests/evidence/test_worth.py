@@ -50,7 +50,9 @@ def graded(scale: Scale, values: Sequence[Any]) -> JudgeMemory:
     return memory
 
 
-async def test_a_harmful_guideline_leaves_the_prompt_and_comes_back(bench: Bench) -> None:
+async def test_a_harmful_guideline_leaves_the_prompt_and_comes_back(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     await bench.remember(*words(9))
     memory = bench.memory()
     teach(memory, "Help", "Harm")
@@ -68,7 +70,11 @@ async def test_a_harmful_guideline_leaves_the_prompt_and_comes_back(bench: Bench
     graph = bench.judge_graph(decide="verdict", k=0)
     for gone, left_out in (0, [LEFT_OUT]), (1, []):
         memory.forget([episode.id for episode in memory.episodes()[:gone]])
+        caplog.clear()
+        await bench.invoke(graph, case(51))
         judgment = (await bench.invoke(graph, case(50)))["judgment"]
+        # A process may judge millions of cases with this memory.
+        assert len(caplog.messages) == len(left_out)
         shown = [rule.text for rule in memory.guidelines() if rule.id in judgment["guideline_ids"]]
         assert shown == ["Help", *(["Harm"] if gone else []), "Hand"]
         assert judgment["warnings"] == left_out
