@@ -173,6 +173,8 @@ def _parse_json(text: str) -> Any:
 
 _REFUSED_STATUS = (400, 413, 422)
 """HTTP statuses that concern one prompt or text."""
+_REFUSED_CODE = re.compile("context_length|content_|invalid_prompt")
+"""Codes in a body with status 200 that concern one prompt; other words are outages."""
 _OUTAGE = re.compile(
     "(?i)api key|unexpected response type|no embedding data|buffer size must|no sync function|"
     "rate.?limit|overloaded|server.error"
@@ -254,6 +256,7 @@ def _http_status(error: BaseException | None) -> int | None:
     statuses = [getattr(place, name, None) for place, name in places]
     # langchain-openai raises an error in a body with status 200 as it is.
     bodies = (part for part in getattr(error, "args", ()) if isinstance(part, Mapping))
-    codes = (str(body.get("code")) for body in bodies)
-    statuses += [int(code) if code.isdecimal() else 200 for code in codes]
+    for code in (str(body.get("code")) for body in bodies):
+        of_word = 400 if _REFUSED_CODE.search(code) else 200
+        statuses.append(int(code) if code.isdecimal() else of_word)
     return next((status for status in statuses if isinstance(status, int)), None)

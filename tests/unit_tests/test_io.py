@@ -286,6 +286,8 @@ def httpxs(status: int) -> Exception:
         (ValueError({"code": "400", "message": "No."}), None, True),
         (ValueError({"code": "429", "message": "Later."}), None, False),
         (ValueError({"message": "Later.", "type": "engine_error"}), None, False),
+        (ValueError({"code": "context_length_exceeded", "message": "No."}), None, True),
+        (ValueError({"code": "content_filter", "message": "No."}), None, True),
         (ValueError(ResponseError(code="server_error", message="Later.")), None, False),
         (ValueError(ResponseError(code="invalid_prompt", message="No.")), None, True),
         (JSONDecodeError("Expecting value", "<html>", 0), None, False),
