@@ -463,7 +463,7 @@ class _ReportText:
         warnings = sorted(warnings, key=lambda text: not text.startswith(f"{self.main}: "))
         yield from (f"🟡 {warning}" for warning in warnings[:_MAX_WARNINGS])
         if more := len(warnings[_MAX_WARNINGS:]):
-            yield f"🟡 {more} more warnings are in Report.warnings."
+            yield f"🟡 Report.warnings holds {more} more warning{'s' * (more > 1)}."
 
     def comments(self, guideline: Guideline) -> list[str]:
         """Return the first two comments that a guideline was distilled from."""
