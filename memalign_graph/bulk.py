@@ -35,7 +35,6 @@ from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.judging.case import Case, Retrieved, prepare_example, retrieve
 from memalign_graph.judging.verdict import run_judge
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.external_traces import record_batch_file
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.memory.history import pin_memory
 from memalign_graph.memory.index import decode_vector, encode_vector, retrieval_text, vector_key
@@ -381,18 +380,16 @@ class _BatchJudge:
             row["failed"] = str(failed[key]) if key in failed else None
         return rows
 
-    async def load(self, header: Row, cases: Path, again: TextIO | None) -> MemoryAccess:
-        """Return the memory as of the batch, and record the file that prompts are written to."""
+    async def load(self, header: Row, cases: Path) -> MemoryAccess:
+        """Return the memory as of the batch."""
         now, then = self.fingerprint(), header["judge"]
         if differ := sorted(name for name in now if now[name] != then.get(name)):
             raise InvalidInputError(
                 f"{differ[0]}: {cases} was prepared by a judge that differs in "
                 f"{', '.join(differ)}: give the one that prepared it."
             )
-        newest = header["newest"]
-        if again is not None and newest:
-            await record_batch_file(SYNC, self.access, Path(again.name.removesuffix(_PART)))
-        return await pin_memory(SYNC, self.access, newest=newest, version=header["version"])
+        versions = {"newest": header["newest"], "version": header["version"]}
+        return await pin_memory(SYNC, self.access, **versions)
 
     async def judge_case(self, access: MemoryAccess, case: Row, judgment_id: str) -> Judgment:
         if "invalid" in case:
@@ -420,7 +417,7 @@ def _judged(
         raise InvalidInputError(
             f"cases: {cases} was not written with a batch. Give the file that ends in .cases.jsonl."
         )
-    access = run_sync(batch.load(header, cases, again))
+    access = run_sync(batch.load(header, cases))
     for number, case in rows:
         judged = "invalid" if "invalid" in case else "example"
         if not {"number", "row", "vector", "failed", judged} <= case.keys():

@@ -1,21 +1,16 @@
-"""Purge outside of the memory's items: threads, batch files, and the bytes of SQLite files."""
+"""Purge outside of the memory's items: threads, and the bytes of SQLite files."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph.identity import digest
 from memalign_graph.io import IO, run_sync
-from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.traces import texts_in
-from memalign_graph.types import Episode
 
 TraceMarker = frozenset[str]
 """Texts that a checkpoint contains together if it contains purged content."""
@@ -43,25 +38,6 @@ async def erase_threads(
     left = ", ".join(thread for thread in known if searched.get(thread) is False)
     warning = f"The feedback names threads that have none of its ids: {left}. Delete those with it."
     return threads, [warning] if left else []
-
-
-async def record_batch_file(io: IO, access: MemoryAccess, path: Path) -> None:
-    item = {"path": str(path), "at": datetime.now(UTC).isoformat()}
-    await access.put(io, access.layout.of("batches"), {digest(item["path"]): item})
-
-
-async def batch_file_warnings(
-    io: IO, access: MemoryAccess, episodes: Iterable[Episode]
-) -> list[str]:
-    """Warn about batch files that were written since some episodes were created."""
-    since = min((episode.created_at for episode in episodes), default=None)
-    [items] = await access.search(io, access.layout.of("batches"))
-    return [
-        f"Prompts were written to {item['path']}. Delete that batch, the file of its cases and its "
-        "answers, also at the provider."
-        for item in sorted(items, key=lambda item: str(item["at"]))
-        if since and datetime.fromisoformat(item["at"]) >= since
-    ]
 
 
 async def vacuum(io: IO, owner: object, name: str) -> list[str]:

@@ -27,7 +27,7 @@ Item = dict[str, Any]
 DEFAULT_NAMESPACE = ("memalign",)
 Namespace = tuple[str, ...]
 
-ItemKind = Literal["facts", "words", "head", "drafts", "judgments", "batches", "reviews", "vectors"]
+ItemKind = Literal["facts", "words", "head", "drafts", "judgments", "reviews", "vectors"]
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.external_traces import (
-    TraceMarker,
-    batch_file_warnings,
-    erase_threads,
-    vacuum,
-)
+from memalign_graph.memory.external_traces import TraceMarker, erase_threads, vacuum
 from memalign_graph.memory.facts import (
     JUDGE_CASES,
     PURGE,
@@ -197,7 +192,6 @@ async def purge(
     warnings += await vacuum(io, access.store, "store")
     if saver is not None:
         warnings += await vacuum(io, saver, "checkpointer")
-    warnings += await batch_file_warnings(io, access, map(_episode, purged.values()))
     touched = [
         guideline
         for guideline in before

@@ -285,17 +285,14 @@ async def test_judgments_are_kept_once(bench: Bench, tmp_path: Path) -> None:
     assert kept == sorted(judgment.id for judgment in made)
 
 
-async def test_purge_names_the_files_and_the_cases_are_requested_again(
+async def test_cases_whose_prompts_were_purged_are_requested_again(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await learned_judge(bench)
     batch = Batch(bench, tmp_path, k=1)
     batch.prepare([*CASES, {**OTHER, "inputs": "The cup arrived in pieces."}])
     batch.round()
-    gone = bench.memory().forget(author="ann", purge=True)
-    assert gone.purged is not None
-    [warning] = [warning for warning in gone.purged.warnings if "Prompts were written" in warning]
-    assert str(tmp_path / "batch0.jsonl") in warning
+    bench.memory().forget(author="ann", purge=True)
     *again, made = batch.collect()
     assert "were purged since" in caplog.text
     assert {type(error) for error in again} == {UnansweredError}
@@ -303,11 +300,6 @@ async def test_purge_names_the_files_and_the_cases_are_requested_again(
     requests = batch.round()
     assert "Too cold" not in json.dumps(requests)
     assert all(isinstance(judgment, Judgment) for judgment in batch.collect())
-    # A later purge of newer feedback does not mention the batch.
-    later = bench.memory().remember(Feedback.model_validate({**SAID, "value": True}))
-    purged = bench.memory().forget(later.id, purge=True).purged
-    assert purged is not None
-    assert not any("Prompts were written" in warning for warning in purged.warnings)
 
 
 async def test_batch_of_another_memory_is_refused(bench: Bench, tmp_path: Path) -> None:
