@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import pairwise
 from typing import Generic, TypeVar
 
 from langgraph.store.memory import InMemoryStore
@@ -17,7 +16,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import HEAD, MemoryAccess
 from memalign_graph.memory.facts import PURGE, Fact, utc
 from memalign_graph.memory.guidelines import check_name
-from memalign_graph.memory.memory_state import VERSION_SPACE, EpisodeRow, MemoryState, build_state
+from memalign_graph.memory.memory_state import EpisodeRow, MemoryState, build_state
 from memalign_graph.memory.recall import stored_vectors
 from memalign_graph.memory.view import MemoryView, get_view
 from memalign_graph.types import Episode, FrozenModel, Guideline
@@ -204,42 +203,17 @@ async def _find_version(io: IO, access: MemoryAccess, version: str) -> tuple[Sna
         return _current_snapshot(view, version, []), []
     facts, rows = view.facts()
     match: tuple[Snapshot, list[Fact]] | None = None
-    versions: list[str] = []
     for number, (state, _) in enumerate(_replay(facts, rows)):
-        versions.append(state.version)
-        if version == versions[-1]:
+        if version == state.version:
             # The last match counts: feedback that was purged may have been given again.
             match = _snapshot(state), facts[number:]
     if match is not None:
         return match
-    for seen, rest in _before_arrival(version, versions, facts):
-        state = build_state(seen, rows, include_purged=True)
-        if state.version == version:
-            return _snapshot(state), rest
     raise InvalidInputError(
         f"version: the memory of {access.criterion.name!r} never had the version {version!r}. "
-        "`history()` lists its versions. A version that one worker saw before two or more facts of "
-        "other workers arrived can't be restored."
+        "`history()` lists its versions. A version that one worker saw before facts of other "
+        "workers arrived can't be restored."
     )
-
-
-def _before_arrival(
-    version: str, versions: list[str], facts: list[Fact]
-) -> Iterator[tuple[list[Fact], list[Fact]]]:
-    """Find versions that lack one fact; yields the facts that a worker had seen, and the rest."""
-    # A version is a sum of terms, so it shows which fact's terms are missing.
-    try:
-        wanted, *sums = (int(each, 16) for each in (version, *versions))
-    except (TypeError, ValueError):
-        return
-    added = {
-        (after - before) % VERSION_SPACE: number
-        for number, (before, after) in enumerate(pairwise(sums))
-    }
-    for end in range(len(facts), 0, -1):
-        late = added.get((sums[end] - wanted) % VERSION_SPACE, end)
-        if late < end:
-            yield [*facts[:late], *facts[late + 1 : end]], [facts[late], *facts[end:]]
 
 
 def _snapshot(state: MemoryState) -> Snapshot:

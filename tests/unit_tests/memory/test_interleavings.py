@@ -36,7 +36,6 @@ from tests.unit_tests.memory.stores import (
     CutOffError,
     Failing,
     Meanwhile,
-    Opener,
     commits,
     in_memory,
     interleave,
@@ -194,34 +193,6 @@ def check_in_step(view: MemoryView, scratch: MemoryState) -> None:
     assert view.missing_texts().keys() == texts
     row_id = {row.id for key in texts for row in view.rows_for_vector(key)}
     assert row_id == scratch.rows.keys()
-
-
-def test_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener) -> None:
-    first, second, reader = memories(any_opener, 3)
-    first.remember(comment("known"))
-    first.version()
-    versions: list[str] = []
-
-    def meanwhile() -> None:
-        for number in range(3):
-            seen = second.remember(comment(f"seen {number}", "Newer."))
-            run_sync(lesson(second, op("add", seen, text=f"Be warm {number}."))(SYNC))
-            versions.append(second.version())
-
-    comments = comment("late", value=False), comment("late as well")
-    interleave(
-        partial(feedback.remember, access=first.access, feedback=comments), commits, meanwhile
-    )
-    second.remember(comment("last"))
-    for number, version in enumerate(versions):
-        then = reader.at(version)
-        assert then.version == version
-        seen = [episode.example.inputs for episode in then.episodes]
-        assert seen == ["known", *(f"seen {number}" for number in range(number + 1))]
-        assert len(then.guidelines) == number + 1
-    rolled = reader.rollback(versions[1])
-    assert {reader.version(), second.version(), rolled.version} == {versions[1]}
-    assert len(reader.episodes()) == 3
 
 
 def is_second_look() -> Callable[[Any], bool]:
