@@ -148,7 +148,7 @@ class MemoryAccess:
     async def _facts_since(self, io: IO, newest: str) -> list[Fact] | None:
         """Read unknown facts about as new as the newest known one, or newer; None if it is gone."""
         # The kind comes first, so that `InMemoryStore` compares the times of facts alone.
-        dated, since_us = dict[str, Any](kind=FACT), self.view.unread_us(newest)
+        dated, since_us = dict[str, Any](kind=FACT), timestamp_us(newest) - CLOCK_SKEW_US
         if since_us >= _MIN_COMPARABLE_US:
             dated["at_us"] = {"$gte": since_us}
         search = search_namespace(self.layout.of("facts"))._replace(filter=dated)

@@ -23,8 +23,6 @@ from memalign_graph.memory.facts import (
     PURGE,
     Fact,
     MemoryLayout,
-    clock,
-    timestamp_us,
     utc,
 )
 from memalign_graph.memory.index import Vector, VectorIndex
@@ -40,9 +38,6 @@ CLOCK_SKEW_US = 120_000_000
 A fact is dated later than all facts that its writer had seen. Two writers that did not see each
 other may differ by a minute for a slow clock, and a minute of waiting for a lock.
 """
-
-_LONGEST_WRITE_US = 600_000_000
-"""The time after which every writer knows a fact, in microseconds."""
 
 CACHE_BYTES = "MEMALIGN_CACHE_BYTES"
 """The environment variable that bounds the bytes of cached memories in a process."""
@@ -103,21 +98,6 @@ class MemoryView:
     def guidelines(self) -> list[Guideline]:
         """The active guidelines, in the order a judge reads them; read-only."""
         return self.current.guidelines
-
-    def unread_us(self, newest: str) -> int:
-        """Return the time from which on the store may have unknown facts."""
-        newest_us, now_us = timestamp_us(newest), clock.now_us()
-        since_us = newest_us - CLOCK_SKEW_US
-        if newest_us <= now_us + CLOCK_SKEW_US:
-            return since_us
-        # A clock was far ahead once, and later facts are dated just after it. Their writers'
-        # clocks say when they were written.
-        settled_us = now_us - _LONGEST_WRITE_US
-        with self._lock:
-            written = ((fact.clock_us, fact.at_us) for fact in self._facts.values())
-            return max(
-                [since_us, *(at_us for when, at_us in written if (when or now_us) < settled_us)]
-            )
 
     @property
     def nbytes(self) -> int:
