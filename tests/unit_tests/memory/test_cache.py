@@ -109,6 +109,7 @@ def test_size_of_small_memories_is_counted_and_not_at_each_load(
     memories = [judge_memory(store, f"team {number}") for number in range(40)]
     for memory in memories:
         memory.remember(comment("one"))
+    memories[0].recall(QUERY)  # imports what is not counted
     reopen()
     monkeypatch.setattr(view, "_CHECK_EVERY_S", 3600, raising=False)
     size: Any = view.MemoryView.nbytes
