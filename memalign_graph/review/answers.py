@@ -143,14 +143,22 @@ class Answers:
         self, answer: Answer, reply: Mapping[str, Any], run: Mapping[str, Any] | None
     ) -> Notice:
         """Say what came of the run that was resumed with the answer, if any."""
-        if run is None:
-            return "warn", f"This case was answered before. {_LEARNED_WITH_NEXT}"
-        if run["status"] in ("error", "timeout"):
-            return "warn", f"The run of this case failed. {_LEARNED_WITH_NEXT}"
-        case = answer.case
-        thread = await threads.load_thread(answer.reviewer.client, answer.thread_id)
-        pending = threads.cases_of(thread, case["criteria"]).values()
-        if any(each["kind"] == "question" for each in pending):
+        case, (thread_id, interrupt_id) = answer.case, threads.parse_task_id(answer.task_id)
+        thread = await threads.load_thread(answer.reviewer.client, thread_id)
+        pending = threads.cases_of(thread, case["criteria"])
+        still = pending.get(interrupt_id, {})
+        fault = ""
+        if run and run["status"] in ("error", "timeout"):
+            fault = "The run of this case failed."
+        elif not thread:
+            fault = "The thread of this case is gone."
+        elif run is None:
+            fault = "This case was answered before."
+        elif all(still.get(key) == case[key] for key in ("kind", "example")):
+            fault = "This case still waits: answer it again."
+        if fault:
+            return "warn", f"{fault} {_LEARNED_WITH_NEXT}"
+        if any(each["kind"] == "question" for each in pending.values()):
             return "good", "Your answer is stored. A question about your comment waits now."
         if answers_another(case, reply):
             return "good", f"{_STORED}."

@@ -17,6 +17,7 @@ from langgraph_sdk.errors import (
     UnprocessableEntityError,
 )
 
+from memalign_graph.errors import InvalidInputError
 from memalign_graph.interrupts import CASE_KEYWORD
 from memalign_graph.review.forms import shown_judgments
 from memalign_graph.review.tasks import (
@@ -29,6 +30,7 @@ from memalign_graph.types import Example
 
 logger = logging.getLogger(__name__)
 
+_REPEATED_CONFIG = {"recursion_limit", "tags"}
 _TASK_ID = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
 
@@ -98,10 +100,13 @@ async def list_tasks(
 
 
 async def load_thread(client: Any, thread_id: str) -> Mapping[str, Any]:
-    """Load a thread; empty if it does not exist or this reviewer may not see it."""
+    """Load a thread and its state's metadata; empty if this reviewer may not see it."""
     with suppress(NotFoundError, PermissionDeniedError, UnprocessableEntityError):
-        thread: Mapping[str, Any] = await client.threads.get(thread_id)
-        return thread
+        thread = await client.threads.get(thread_id)
+        state = await client.threads.get_state(thread_id)
+        # A failed run empties the thread's interrupts; after a restart the state may have none.
+        interrupts = {**(thread.get("interrupts") or {}), "state": state["interrupts"]}
+        return {**thread, "interrupts": interrupts, "state_metadata": state["metadata"] or {}}
     return {}
 
 
@@ -144,12 +149,31 @@ async def resume(
         with suppress(ConflictError):  # the thread has another run in flight
             run = await client.runs.create(
                 thread_id,
-                thread["metadata"]["assistant_id"],
                 command={"resume": {interrupt_id: reply}},
                 multitask_strategy="reject",
+                **await _settings_of_asking_run(client, thread),
             )
             await client.runs.join(thread_id, run["run_id"])
             done: Mapping[str, Any] = await client.runs.get(thread_id, run["run_id"])
             return done
         await asyncio.sleep(1)
     return None
+
+
+async def _settings_of_asking_run(client: Any, thread: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run that resumes the thread must repeat.
+
+    A resume without a context gets the assistant's, which may be another customer's.
+    """
+    try:
+        run = await client.runs.get(thread["thread_id"], thread["state_metadata"]["run_id"])
+    except (KeyError, NotFoundError):  # the state is deleted with its run, but not in a copy
+        raise InvalidInputError(
+            "The run that asked is deleted, and with it the context that the thread needs. "
+            "Resume the thread from your application, with its context."
+        ) from None
+    given = run["kwargs"]
+    # The rest of the config is the server's own, or repeats the context.
+    config = {key: given["config"][key] for key in given["config"].keys() & _REPEATED_CONFIG}
+    settings = {"context": given["context"], "webhook": given.get("webhook"), "config": config}
+    return {"assistant_id": run["assistant_id"], **settings}

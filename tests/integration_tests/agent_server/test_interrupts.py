@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from langgraph.graph import END
-from langgraph_sdk import get_sync_client
+from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 
 from memalign_graph.memory.facts import unpacked
+from memalign_graph.review import threads
 from tests.conftest import COLD, judgings
 from tests.documents import file_of
 from tests.integration_tests.agent_server.support import (
@@ -112,6 +113,27 @@ def test_concurrent_learning(client: SyncLangGraphClient, server: LoopbackServer
     assert report["report"]["feedback"]["new"] == len(aligned)
     assert check_learned(client, "at_once") == list(map(comment, [*reviews, *aligned]))
     assert len(judgings(server)) == len(reviews)
+
+
+async def test_page_resumes_as_the_run_that_asked(client: SyncLangGraphClient) -> None:
+    given: Any = {"context": {"namespace": ["by_page"]}, "config": {"recursion_limit": 40}}
+    question = ask(client, thread := new_thread(client), **given)
+    refuse(client, thread, {"value": "perhaps"})  # a newer run without a context
+    assert client.threads.get(thread)["interrupts"] == {}
+    task_id = f"t-{thread}-{question['id']}"
+    criteria = question["response_schema"]["x-case"]["criteria"]
+
+    async def reply() -> Any:
+        return COLD
+
+    async with get_client(url=str(client.http.client.base_url)) as page:
+        case = await threads.load_case(page, task_id, criteria, 0)
+        assert case is not None
+        assert await threads.resume(page, task_id, case, reply) is not None
+    assert pending(client, thread) == []
+    newest: Any = client.runs.list(thread, limit=1)[0]
+    assert newest["kwargs"]["context"] == given["context"]
+    assert newest["kwargs"]["config"]["recursion_limit"] == 40
 
 
 def test_review_started_on_one_server_is_resumed_on_another_and_both_learn(

@@ -165,6 +165,8 @@ class Threads:
         self.ids: list[str] = []
         self.faults: list[Exception] = []
         self.status = "success"
+        self.is_run_deleted = False
+        """Whether the run that asked is deleted."""
 
     def _config(self, thread_id: str) -> Any:
         return {"configurable": {"thread_id": thread_id}}
@@ -180,8 +182,17 @@ class Threads:
         return f"t-{thread_id}-{state.interrupts[0].id}"
 
     async def get(self, thread_id: str, run_id: str | None = None) -> Mapping[str, Any]:
+        if run_id == "asking":
+            if self.is_run_deleted:
+                raise refusal(NotFoundError, 404)
+            given = {"context": self.context, "config": {}}
+            return {"assistant_id": "review", "kwargs": given}
         if run_id is not None:
             return {"status": self.status}
+        thread = await self._thread(thread_id)
+        return {**thread, "interrupts": {} if self.status == "error" else thread["interrupts"]}
+
+    async def _thread(self, thread_id: str) -> Mapping[str, Any]:
         if thread_id not in self.ids:
             raise refusal(NotFoundError, 404)
         state = await self.graph.aget_state(self._config(thread_id))
@@ -201,6 +212,11 @@ class Threads:
             "values": state.values,
         }
 
+    async def get_state(self, thread_id: str) -> Mapping[str, Any]:
+        thread = await self._thread(thread_id)
+        [waiting] = thread["interrupts"].values() or [[]]
+        return {"interrupts": waiting, "metadata": {"run_id": "asking"}}
+
     async def get_history(self, thread_id: str, limit: int) -> list[dict[str, Any]]:
         return []
 
@@ -213,11 +229,12 @@ class Threads:
         threads = [await self.get(thread_id) for thread_id in self.ids]
         return [thread for thread in threads if thread["interrupts"]]
 
-    async def create(self, thread_id: str, _: str, *, command: Any, **__: Any) -> dict[str, str]:
+    async def create(self, thread_id: str, *, command: Any, **options: Any) -> dict[str, str]:
         if self.faults:
             raise self.faults.pop(0)
+        context = options["context"]
         try:
-            await self.graph.ainvoke(Command(**command), self._config(thread_id))
+            await self.graph.ainvoke(Command(**command), self._config(thread_id), context=context)
         except MemAlignError:
             self.status = "error"
         return {"run_id": "1"}

@@ -4,6 +4,7 @@ import asyncio
 import re
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import uuid4
 
 import pytest
@@ -212,6 +213,38 @@ async def test_answer_is_stored_if_the_model_fails(office: Office, people: Peopl
     [notice] = await office.reply(office.queue(), ann, question, **COLD)
     assert notice.startswith("Your answer is stored, and learned from later: ")
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
+
+
+@pytest.mark.parametrize("gone", ["run", "thread", "writes"])
+async def test_expert_is_told_why_a_thread_did_not_go_on(
+    office: Office, people: People, gone: str
+) -> None:
+    server, ann, _ = people
+    question, queue = await server.start("Wait."), office.queue()
+    case = (await queue.open(ann, question)).case
+    if gone == "run":
+        server.is_run_deleted = True
+    elif gone == "thread":
+        server.ids.clear()
+    else:  # a server that was killed has not saved the interrupt: the run asks again
+        server.create = AsyncMock(return_value={"run_id": "1"})  # type: ignore[method-assign]
+    [notice] = await office.reply(queue, ann, question, case, **COLD)
+    reasons = {"run": "run that asked is deleted", "thread": "thread", "writes": "still waits"}
+    assert reasons[gone] in notice
+    assert notice.count("Your answer is stored") == 1
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
+
+
+async def test_question_is_open_after_a_run_of_its_thread_failed(
+    office: Office, people: People
+) -> None:
+    server, ann, _ = people
+    question = await server.start("Wait.")
+    server.status = "error"
+    case = (await office.queue().open(ann, question)).case
+    server.status = "success"
+    [notice] = await office.reply(office.queue(), ann, question, case, **COLD)
+    assert notice.startswith("Learned:")
 
 
 async def test_missing_and_foreign_tasks_do_not_open(office: Office, people: People) -> None:
