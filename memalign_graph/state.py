@@ -3,6 +3,7 @@
 from typing import Annotated, Any, NotRequired
 
 from langgraph.channels import EphemeralValue
+from pydantic import Field
 from typing_extensions import TypedDict
 
 
@@ -17,15 +18,24 @@ class ExampleInput(TypedDict):
     """What it should have answered, if that is known."""
 
 
+# Studio shows the docstring and the descriptions of an input.
+# The channels last for one step: a later run on the thread can't read an earlier run's values.
 class RunInput(TypedDict):
-    """The same for a graph that begins with judging: the channels last for one step.
+    """What is to be judged."""
 
-    So a later run on the same thread can't read an earlier run's values.
-    """
-
-    inputs: Annotated[Any, EphemeralValue]
-    outputs: Annotated[Any, EphemeralValue]
-    reference_outputs: NotRequired[Annotated[Any, EphemeralValue]]
+    inputs: Annotated[
+        Any,
+        Field(description="The application's input: text, messages, or any other JSON value."),
+        EphemeralValue,
+    ]
+    outputs: Annotated[Any, Field(description="The application's output."), EphemeralValue]
+    reference_outputs: NotRequired[
+        Annotated[
+            Any,
+            Field(description="What it should have answered, if that is known."),
+            EphemeralValue,
+        ]
+    ]
 
 
 class JudgeOutput(TypedDict):
@@ -86,9 +96,14 @@ class ReviewRunState(RunInput, ReviewChannels):
 class LaterFeedback(TypedDict):
     """An expert's feedback on an earlier judgment."""
 
-    judgment_id: Annotated[str, EphemeralValue]
-    reply: Annotated[Any, EphemeralValue]
-    """Any reply that the review interrupt accepts: `value`, `rationale` and `author`, or text."""
+    judgment_id: Annotated[
+        str, Field(description="The `id` of the judgment, which was kept."), EphemeralValue
+    ]
+    reply: Annotated[
+        Any,
+        Field(description="`value`, `rationale` and `author`, or text: as a review takes it."),
+        EphemeralValue,
+    ]
 
 
 class FeedbackState(ReviewRunState, LaterFeedback):
@@ -98,8 +113,11 @@ class FeedbackState(ReviewRunState, LaterFeedback):
 class AlignmentInput(TypedDict):
     """The feedback to learn from."""
 
-    feedback: Annotated[list[Any], EphemeralValue]
-    """Any number of `Feedback`, or its fields; pending feedback in memory is learned, too."""
+    feedback: Annotated[
+        list[Any],
+        Field(description="Any number of `Feedback`; pending feedback in memory is learned, too."),
+        EphemeralValue,
+    ]
 
 
 class AlignmentOutput(TypedDict):

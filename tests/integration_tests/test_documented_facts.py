@@ -378,8 +378,9 @@ def test_graphs_take_and_return_the_documented_keys(page: str) -> None:
     names = {"create_alignment_graph": "align"}
     for row, (taken, returned) in rows.items():
         graph = GRAPHS[names.get(row, row.removeprefix("create_").removesuffix("_graph"))]()
-        keys = {*graph.get_input_jsonschema()["properties"]}
-        assert taken.startswith("as ") or {*code(taken)} == keys
+        taking = graph.get_input_jsonschema()
+        assert taken.startswith("as ") or {*code(taken)} == {*taking["properties"]}
+        assert all(field["description"] for field in taking["properties"].values())
         assert {*code(returned)} - {"feedback"} <= {*graph.get_output_jsonschema()["properties"]}
 
 
