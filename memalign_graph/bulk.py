@@ -266,6 +266,8 @@ class _OfflineIO(IO):
 
         def send(request: Any) -> Any:
             body = json.loads(request.content)
+            if deployment := getattr(chat, "deployment_name", None):
+                body["model"] = deployment  # Azure's requests name it in the URL alone
             status, answer = self._answer(request.url.path, body)
             # `json=` refuses half a surrogate pair and NaN.
             content, headers = json.dumps(answer), {"content-type": "application/json"}

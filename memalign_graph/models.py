@@ -298,7 +298,7 @@ def _resolve(text: str, field: Literal["model", "embeddings"], example: str) -> 
         ) from error
     try:
         return init.init_chat_model(text) if field == "model" else init.init_embeddings(text)
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # providers share no base class
         raise InvalidInputError(f"{field}: {text!r} can't be used: {first_line(error)}") from error
 
 
@@ -455,7 +455,10 @@ def models_from_environment() -> tuple[str, str]:
 # Fields of a chat model that do not change its answers.
 _FIELDS_NOT_IN_KEY = {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries"}
 _FIELDS_NOT_IN_KEY |= {"request_timeout", "timeout", "http_socket_options", "stream_chunk_timeout"}
+_FIELDS_NOT_IN_KEY |= {"default_request_timeout", "max_concurrent_requests", "keep_alive"}
 _FIELDS_NOT_IN_KEY |= {"default_headers", "default_query", "openai_organization", "openai_proxy"}
+_FIELDS_NOT_IN_KEY |= {"additional_headers", "anthropic_proxy", "groq_proxy", "client_args"}
+_FIELDS_NOT_IN_KEY |= {"client_kwargs", "async_client_kwargs", "sync_client_kwargs"}
 _FIELDS_NOT_IN_KEY |= {"profile"}  # changes with the provider's package
 
 
@@ -464,6 +467,10 @@ def model_key(model: BaseChatModel) -> str:
     if (inner := inner_models(model)) != [model]:
         options = getattr(model, "kwargs", None)
         return digest([type(model).__qualname__, _json(options), *map(model_key, inner)])
+    # ChatAnthropic has its limit from the default profile, which changes with the package.
+    profile: Any = getattr(model, "_resolve_model_profile", dict)() or {}
+    if getattr(model, "max_tokens", None) == profile.get("max_output_tokens", 0):
+        model = model.model_copy(update={"max_tokens": None})
     kind = type(model)
     return digest([f"{kind.__module__}.{kind.__qualname__}", model_name_of(model), _json(model)])
 
@@ -523,9 +530,14 @@ def name_in_key(key: str) -> str:
 
 
 def max_input_tokens(model: BaseChatModel) -> int:
-    """Return the smallest context window of the models; 128,000 if no profile has one."""
-    profiles = [getattr(inner, "profile", None) or {} for inner in inner_models(model)]
-    return min(int(profile.get("max_input_tokens") or 128_000) for profile in profiles)
+    """Return the smallest context window of the models; 128,000 if none is known."""
+    windows = []
+    for inner in inner_models(model):
+        profile = getattr(inner, "profile", None) or {}
+        # ChatOllama's server cuts longer prompts.
+        window = profile.get("max_input_tokens") or getattr(inner, "num_ctx", None)
+        windows.append(int(window or 128_000))
+    return min(windows)
 
 
 _SMALL_MODEL = "memalign_small_model"
@@ -548,7 +560,8 @@ def is_small_model(model: BaseChatModel) -> bool:
 
 def model_name_of(model: BaseChatModel) -> str:
     first = inner_models(model)[0]
-    names = [getattr(first, attribute, None) for attribute in ("model_name", "model")]
+    attributes = ("model_name", "model", "deployment_name")
+    names = [getattr(first, attribute, None) for attribute in attributes]
     return next((name for name in names if isinstance(name, str)), type(first).__name__)
 
 

@@ -95,11 +95,14 @@ _FILTERED = "a content filter stopped it"
 _FINISH_FIELDS = ("finish_reason", "stop_reason", "done_reason", "stopReason", "incomplete_details")
 """Keys of the finish reason: OpenAI and Gemini, Anthropic, Ollama, Bedrock, OpenAI's responses."""
 _FINISH_PROBLEMS = {
-    **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), _CUT_OFF),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), _CUT_OFF),
+    "model_context_window_exceeded": _CUT_OFF,
     **dict.fromkeys(("content_filter", "content_filtered", "safety", "refusal"), _FILTERED),
     **dict.fromkeys(("guardrail_intervened", "prohibited_content", "blocklist"), _FILTERED),
+    **dict.fromkeys(("recitation", "spii"), _FILTERED),
     "LengthFinishReasonError": _CUT_OFF,
     "ContentFilterFinishReasonError": _FILTERED,
+    "ModelRefusalError": _FILTERED,
 }
 """Why an answer is invalid, by its finish reason or the client's exception."""
 # Lines with a brace before anything but a quote or a brace are prose or code.
@@ -128,7 +131,10 @@ def _parse_reply(
         if refusal:
             problem = f"the model refused: {refusal}"
         elif parsing_error is not None:
-            problem = f"it is not the JSON asked for ({first_line(parsing_error)})"
+            problem = _FINISH_PROBLEMS.get(
+                type(parsing_error).__name__,
+                f"it is not the JSON asked for ({first_line(parsing_error)})",
+            )
     return ChatReply(
         answer=parsed if problem is None else None,
         text=refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else ""),
@@ -171,17 +177,21 @@ def _parse_json(text: str) -> Any:
     return answer
 
 
-_REFUSED_STATUS = (400, 413, 422)
+_REFUSED_STATUS = (400, 422)
 """HTTP statuses that concern one prompt or text."""
 _REFUSED_CODE = re.compile("context_length|content_|invalid_prompt")
 """Codes in a body with status 200 that concern one prompt; other words are outages."""
+_TOO_LARGE = 413
 _OUTAGE = re.compile(
-    "(?i)api key|unexpected response type|no embedding data|buffer size must|no sync function|"
-    "rate.?limit|overloaded|server.error"
+    "(?i)api key|unexpected response type|no (embedding )?data received|buffer size must|"
+    "no sync function|rate.?limit|overloaded|server.error|credit balance|usage limits|"
+    "billing (hard|on)|failed_precondition|organization has been|decommissioned|invalid model|"
+    "model (not (exist|found)|identifier)|(does|is)(n.t| not) support|no longer support"
 )
-"""Google also returns 400 for a wrong key, and OpenAI's Responses API 200 with an error. Proxies
-return 200 with a page, an error or a part of the answer as the body: the openai client then can't
-read the bytes of an embedding. LangGraph's wrapper of an async function refuses a blocking call."""
+"""Providers also return 400 for a wrong key, an empty account, and a model that has been shut down
+or lacks a capability. OpenAI's Responses API returns 200 with an error. Proxies return 200 with a
+page, an error or a part of the answer as the body: the openai client then can't read the bytes of
+an embedding. LangGraph's wrapper of an async function refuses a blocking call."""
 
 
 # What to do, by the name of the exception or one of its bases, without the prefixes `API` and
@@ -236,12 +246,12 @@ def _hint(error: Exception, hints: Mapping[str, str]) -> str | None:
 def is_refusal(error: Exception, hints: Mapping[str, str] = _HINTS) -> bool:
     """Return whether a provider refused this prompt or text, and others may be answered."""
     hint = _hint(error, hints)
-    if hint == _OVERFLOW_HINT:
+    status = _http_status(error) or _http_status(error.__cause__)
+    if hint == _OVERFLOW_HINT or status == _TOO_LARGE:
         return True  # a shorter one may fit
     is_garbled = isinstance(error, JSONDecodeError | Base64Error)
     if is_garbled or hint or _OUTAGE.search(str(error)):
         return False
-    status = _http_status(error) or _http_status(error.__cause__)
     return isinstance(error, ValueError) if status is None else status in _REFUSED_STATUS
 
 

@@ -183,6 +183,8 @@ def is_binary(part: Mapping[str, Any]) -> bool:
 
 
 def _part_text(part: Mapping[str, Any], where: str | None) -> str:
+    if part.get("type") == "non_standard" and isinstance(part.get("value"), Mapping):
+        part = part["value"]  # LangChain's wrapper of a provider's own part
     kind = str(part.get("type"))
     if kind in _TEXT_PARTS or kind == "refusal":
         return str(part.get("refusal" if kind == "refusal" else "text") or "")

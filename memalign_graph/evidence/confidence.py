@@ -184,9 +184,13 @@ class _AcceptAnyText:
 
 
 def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
-    """Return a chat model that is asked for log-probabilities; None if its class has no options."""
-    names = {"logprobs", "top_logprobs"}
-    if not all(names <= type(inner).model_fields.keys() for inner in inner_models(chat)):
+    """Return a chat model that is asked for log-probabilities; None if it lacks the options."""
+    names = {"logprobs", "top_logprobs", "max_tokens"}
+    inners = inner_models(chat)
+    # The Responses API has other options.
+    if any(getattr(inner, "use_responses_api", None) for inner in inners) or not all(
+        names <= type(inner).model_fields.keys() for inner in inners
+    ):
         return None
 
     def with_logprobs(inner: Any) -> BaseChatModel:
@@ -298,7 +302,7 @@ async def _letter_measurement(
     if not values:
         return ConfidenceMeasurement(warning=f"the scale has over {MAX_VALUES} values")
     if (model := usable_logprob_model(chat)) is None:
-        why = f"{type(chat).__name__} has no `logprobs` and `top_logprobs`"
+        why = f"as it is set, {type(chat).__name__} takes no `logprobs` with `max_tokens`"
         if logprob_model(chat):
             why = f"{model_name_of(chat)} gave none {_MAX_WITHOUT_LOGPROBS} times in a row"
         return ConfidenceMeasurement(warning=why)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
+from langchain_openai import AzureChatOpenAI
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import (
@@ -427,6 +428,17 @@ async def test_unusable_arguments_are_refused_before_any_request(
             batch.prepare(CASES)
     assert bench.server.chats == []
     assert not (tmp_path / "batch5.jsonl").exists()
+
+
+async def test_request_for_azure_names_the_deployment(bench: Bench, tmp_path: Path) -> None:
+    batch = Batch(bench, tmp_path)
+    options: Any = {"api_key": "key", "azure_endpoint": "http://azure", "api_version": "1"}
+    model = AzureChatOpenAI(azure_deployment="of-ours", **options)
+    batch.judge = batch.judge.but(model=model)
+    made, sizes = batch.whole(CASES[:1])
+    assert (made[0].value, sizes) == (True, [1])
+    [request] = lines_of(tmp_path / "batch0.jsonl")
+    assert (request["url"], request["body"]["model"]) == ("/v1/chat/completions", "of-ours")
 
 
 @pytest.mark.parametrize("field", ["vector", "failed", "example"])

@@ -111,6 +111,32 @@ def test_model_key_does_not_depend_on_settings_that_a_new_version_of_its_class_a
     assert key({}, setting=Region()) == key({}, setting=old()) != key({})
 
 
+class Anthropic(FakeListChatModel):
+    """Some settings of ChatAnthropic, ChatOllama and others."""
+
+    responses: list[str] = Field(default_factory=list)
+    max_tokens: int | None = None
+    default_request_timeout: float | None = None
+    client_kwargs: dict[str, Any] = Field(default_factory=dict)
+    keep_alive: int | None = None
+
+    def _resolve_model_profile(self) -> Any:
+        return {"max_output_tokens": 64_000}
+
+
+def test_model_key_does_not_depend_on_the_connection_and_a_limit_of_the_profile() -> None:
+    key = model_key(Anthropic())
+    same: list[dict[str, Any]] = [
+        {"max_tokens": 64_000},
+        {"max_tokens": 64_000, "profile": {"max_input_tokens": 9_000}},
+        {"default_request_timeout": 60.0},
+        {"client_kwargs": {"headers": {"Authorization": "key"}}},
+        {"keep_alive": 10},
+    ]
+    assert {model_key(Anthropic(**settings)) for settings in same} == {key}
+    assert model_key(Anthropic(max_tokens=1_000)) != key
+
+
 @pytest.mark.parametrize("name", ["default_headers", "default_query", "extra_headers"])
 def test_model_key_does_not_depend_on_keys_in_headers(server: LoopbackServer, name: str) -> None:
     def key(**settings: Any) -> str:

@@ -32,6 +32,7 @@ from tests.loopback import (
 REFUSED = "GRUESOME"
 FILTERED = error(400, "The prompt triggered the content management policy.")
 TOO_LONG = context_length_exceeded()
+TOO_LARGE = error(413, "Request too large on tokens per minute.", code="rate_limit_exceeded")
 
 
 class Filter(Model):
@@ -65,7 +66,7 @@ def waiting(episodes: Any) -> list[str]:
     return [episode.id for episode in episodes if episode.status == "pending"]
 
 
-@pytest.mark.parametrize("reply", [FILTERED, TOO_LONG, refusal(), content_filter()])
+@pytest.mark.parametrize("reply", [FILTERED, TOO_LONG, TOO_LARGE, refusal(), content_filter()])
 async def test_reviews_after_a_refused_one_learn(
     bench: Bench, reply: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -242,9 +243,10 @@ async def test_wording_is_asked_for_again_if_judging_fails(bench: Bench) -> None
         assert len(distillings(bench.server)) == night + 1
 
 
+@pytest.mark.parametrize("down", [DOWN, error(400, "It broke: your credit balance is too low.")])
 @pytest.mark.parametrize("count", [1, 12])
-async def test_unreachable_model_counts_no_attempt(bench: Bench, count: int) -> None:
-    bench.server.responder = Model(distil=lambda _: DOWN)
+async def test_unreachable_model_counts_no_attempt(bench: Bench, count: int, down: Any) -> None:
+    bench.server.responder = Model(distil=lambda _: down)
     for night in range(4):
         with pytest.raises(ChatModelError, match="It broke"):
             await align(bench, records(count), patient(bench), str(night))

@@ -13,10 +13,12 @@ from functools import partial
 from http import HTTPStatus
 from json import JSONDecodeError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from langchain_core.exceptions import ModelRefusalError
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import JsonOutputParser
 from langchain_core.runnables import RunnableLambda
@@ -278,6 +280,14 @@ def httpxs(status: int) -> Exception:
         (failure("API key not valid. Please pass a valid API key.", code=400), None, False),
         (failure("Invalid argument"), failure(code=400), True),  # langchain_google_genai
         (failure("Unavailable"), failure(code=503), False),
+        (failure("Your credit balance is too low to use the API.", status_code=400), None, False),
+        (failure("You have reached your specified API usage limits.", code=400), None, False),
+        (failure("The model `a` has been decommissioned.", status_code=400), None, False),
+        (failure("User location is not supported for the API use.", code=400), None, False),
+        (failure("This model does not support `json_schema`.", status_code=400), None, False),
+        (failure("Organization has been restricted.", status_code=400), None, False),
+        (failure("Your bill about a restricted account.", status_code=400), None, True),
+        (failure("Request too large: rate_limit_exceeded", status_code=413), None, True),
         (httpxs(422), None, True),
         (httpxs(503), None, False),
         (ValueError("The prompt was blocked."), None, True),
@@ -292,6 +302,7 @@ def httpxs(status: int) -> Exception:
         (ValueError(ResponseError(code="invalid_prompt", message="No.")), None, True),
         (JSONDecodeError("Expecting value", "<html>", 0), None, False),
         (ValueError("No embedding data received"), None, False),
+        (ValueError("No data received from Ollama stream."), None, False),
         (Base64Error("Incorrect padding"), None, False),
         (ValueError("buffer size must be a multiple of element size"), None, False),
         (ValueError("an async function but no sync function"), None, False),  # langgraph
@@ -339,6 +350,31 @@ def test_refusal_is_recognized_in_the_content_and_next_to_it(
     for model in models:
         reply = drive(partial(IO.chat, model=model, messages=[]))
         assert (reply.problem, reply.is_refusal) == ("the model refused: No.", True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_refusal"),
+    [
+        ("RECITATION", True),
+        ("SPII", True),
+        ("model_length", False),
+        ("model_context_window_exceeded", False),
+        ("STOP", True),  # a prompt that Gemini blocks has no candidates
+    ],
+)
+def test_why_other_providers_gave_no_answer(drive: Drive, reason: str, *, is_refusal: bool) -> None:
+    def answer(_: Any) -> AIMessage:
+        return AIMessage("", response_metadata={"finish_reason": reason})
+
+    def parse(_: Any) -> Any:
+        raise ModelRefusalError("Model refused to produce the requested output")
+
+    parser = SimpleNamespace(parse_result=parse)
+    model = StructuredModel(RunnableLambda(answer), parser, "model", "key")
+    reply = drive(partial(IO.chat, model=model, messages=[]))
+    problem = "a content filter stopped it" if is_refusal else "it was cut off at the output limit"
+    assert reply.is_refusal is is_refusal
+    assert (reply.problem or "").startswith(problem)
 
 
 YES = {"content": '{"value": true}'}

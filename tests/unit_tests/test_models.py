@@ -16,8 +16,9 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import set_config_context
-from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from langchain_openai import AzureChatOpenAI, ChatOpenAI, OpenAIEmbeddings
 from openai.resources.chat.completions import AsyncCompletions, Completions
+from pydantic import Field
 
 from memalign_graph import Criterion, EmbeddingError, InvalidInputError, Judge, local
 from memalign_graph.asking import with_schema
@@ -229,6 +230,46 @@ def test_models_with_fallbacks_and_retries_judge(
     assert max_input_tokens(model) == (128_000 if wrap == "retry" else 9_000)
     assert model_key(model) not in {model_key(first), model_key(first.with_fallbacks([first]))}
     assert [is_small_model(model), is_small_model(declare_small(model))] == [False, True]
+
+
+class Ollama(FakeListChatModel):
+    """Some settings of ChatOllama."""
+
+    responses: list[str] = Field(default_factory=list)
+    num_ctx: int | None = 4_096
+
+
+def test_window_of_ollamas_server_counts_where_the_profile_has_none() -> None:
+    assert max_input_tokens(Ollama()) == 4_096
+    assert max_input_tokens(Ollama(num_ctx=None)) == 128_000
+    assert max_input_tokens(Ollama(profile={"max_input_tokens": 3_000})) == 3_000
+
+
+def test_model_of_azure_has_the_name_of_its_deployment() -> None:
+    options: dict[str, Any] = {
+        "api_key": "key",
+        "azure_endpoint": "http://azure",
+        "api_version": "1",
+    }
+    assert model_name_of(AzureChatOpenAI(azure_deployment="old", **options)) == "old"
+    assert model_name_of(AzureChatOpenAI(azure_deployment="old", model="gpt", **options)) == "gpt"
+
+
+def test_error_of_a_providers_client_without_a_key_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class ProviderError(Exception):
+        pass
+
+    def fail(_: str) -> Any:
+        raise ProviderError("The api_key must be set\nby setting the variable")
+
+    package = SimpleNamespace(init_chat_model=fail, init_embeddings=fail)
+    for kind in ("chat_models", "embeddings"):
+        monkeypatch.setitem(sys.modules, f"langchain.{kind}", package)
+    for resolve in (resolve_chat_model, resolve_embeddings):
+        with pytest.raises(InvalidInputError, match="'groq:a' can't be used: The api_key must be"):
+            resolve("groq:a")
 
 
 def test_tools_that_instrument_the_client_see_the_messages(

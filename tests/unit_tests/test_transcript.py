@@ -56,6 +56,10 @@ RUN: list[dict[str, Any]] = [
     returned('{"day": "Monday"}'),
     message("assistant", "It comes on Monday."),
 ]
+REDACTED = {
+    "type": "non_standard",
+    "value": {"type": "redacted_thinking", "data": "EmwKAhgB"},
+}  # of Anthropic's thoughts, in LangChain's own format
 LANGCHAIN: list[AnyMessage] = [
     HumanMessage("Where is order 7?", id="m1"),
     AIMessage(
@@ -100,6 +104,7 @@ def steps_in(text: str) -> list[str]:
         [LANGCHAIN[0], *RUN[1:3], LANGCHAIN[3]],
         [HumanMessage("Where is order 7?").to_json(), *RUN[1:]],
         [{**RUN[0], "name": 5}, {**RUN[1], "content": "", "additional_kwargs": "x"}, *RUN[2:]],
+        [*RUN[:3], AIMessage([REDACTED, {"type": "text", "text": "It comes on Monday."}])],
         [*RUN[:1], ChatCompletionMessage.model_validate({"content": None, **RUN[1]}), *RUN[2:]],
     ],
 )

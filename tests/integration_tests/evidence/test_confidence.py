@@ -16,6 +16,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Categorical, Criterion, Numeric, Pairwise
 from memalign_graph.evaluation.cache import AnswerCache, UsageCounter
+from memalign_graph.evidence.confidence import logprob_model
 from memalign_graph.models import declare_small, model_key
 from tests.conftest import CASE, Bench, judgings
 from tests.integration_tests.evidence.checks_support import LETTER, SORRY, Model, rules, said_last
@@ -214,9 +215,12 @@ async def test_an_unreadable_value_is_asked_for_again(bench: Bench, kind: str) -
 
 
 class Plain(BaseChatModel):
-    """A chat model whose class knows nothing of log-probabilities."""
+    """A chat model with log-probabilities whose limit has another name, such as ChatOllama."""
 
     inner: Any
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    num_predict: int | None = None
 
     @property
     def _llm_type(self) -> str:
@@ -233,8 +237,10 @@ class Plain(BaseChatModel):
 async def test_what_can_not_be_measured_is_not_asked(bench: Bench) -> None:
     bench.server.responder = TellingJudge(SURE)
     plain = Plain(inner=bench.server.chat_model())
+    for model in (plain, bench.server.chat_model(use_responses_api=True)):
+        assert logprob_model(model) is None
     warning = unmeasured(await judged(bench, model=plain))
-    assert "Plain has no `logprobs` and `top_logprobs`. Set samples=5" in warning
+    assert "Plain takes no `logprobs` with `max_tokens`. Set samples=5" in warning
     for criterion, value in ((SHARE, 7), (MANY, "c3")):
         bench.server.responder = TellingJudge(SURE, value)
         warning = unmeasured(await judged(bench, criterion))
