@@ -428,7 +428,7 @@ async def judge_one(step: NodeCall) -> StateUpdate:
     vector = EmbeddingError(problem) if problem else step.access.load_vector(judge_run["vector"])
     try:
         retrieved = await retrieve(step, step.example, vector)
-        own = replace(step, state={**step.state, "judge_memory": retrieved.to_json()})
+        own = replace(step, state={**step.state, "judge_memory": vars(retrieved)})
         memory = (await judging.assemble_guidelines(own))["judge_memory"]
         with_vector = {**memory, "vector": memory["vector"] or judge_run["vector"]}
         own = replace(step, state={**step.state, "judge_memory": with_vector})

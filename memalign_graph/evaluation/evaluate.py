@@ -255,7 +255,7 @@ async def _baselines(
             if not is_about_prompt(error):
                 raise
             similar = await recall_without_episodes(io, access, error)
-        examples = load_examples(access.view, similar.similar)
+        examples = load_examples(access.view, similar.recalled)
         values = dataset.baselines(labels, examples, criterion.scale)
         verdict = RawVerdict(values.get(dataset.MEDIAN, values[dataset.MAJORITY]))
         decision = model.decide(verdict, access.load_vector(similar.vector), "evidence")

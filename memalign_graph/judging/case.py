@@ -15,7 +15,6 @@ from memalign_graph.memory.feedback import check_pair_order
 from memalign_graph.memory.index import Vector
 from memalign_graph.memory.recall import (
     RecallResult,
-    SimilarExample,
     load_examples,
     recall,
     recall_without_episodes,
@@ -59,7 +58,7 @@ class Retrieved(FrozenModel):
 
     @classmethod
     def of(cls, recall: RecallResult, view: MemoryView) -> "Retrieved":
-        return cls(**{**recall.to_json(), "recalled": load_examples(view, recall.similar)})
+        return cls(**{**vars(recall), "recalled": load_examples(view, recall.recalled)})
 
     def with_guidelines(
         self, active_guidelines: Sequence[Guideline], call: NodeCall
@@ -126,7 +125,7 @@ class Retrieved(FrozenModel):
         fields["recalled"] = load_examples(
             access.view,
             [
-                SimilarExample(list(map(_id_of, case["episodes"])), case["similarity"])
+                {"episodes": [*map(_id_of, case["episodes"])], "similarity": case["similarity"]}
                 for case in fields["recalled"]
             ],
         )

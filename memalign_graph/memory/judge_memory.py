@@ -156,8 +156,8 @@ class JudgeMemory:
         if not isinstance(k, int) or k < 0:
             raise InvalidInputError(f"k: expected a whole number from 0 on, got {show_value(k)}.")
         found = await recall(io, self.access, parse_example(example), k)
-        self.access.log_warnings(filter(None, [found.warning]))
-        return load_examples(self.access.view, found.similar)
+        self.access.log_warnings(found.warnings)
+        return load_examples(self.access.view, found.recalled)
 
     recall, arecall = sync_async_methods(_recall)
 

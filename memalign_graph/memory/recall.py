@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TypedDict
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
@@ -56,49 +56,38 @@ _TRUNCATED = (
 )
 
 
-class SimilarExample(NamedTuple):
+class SimilarExample(TypedDict):
     """An example in memory, by the ids of the feedback on it."""
 
-    episode_ids: list[str]  # oldest first
+    episodes: list[str]  # oldest first
     similarity: float  # cosine, from -1 to 1
 
 
 @dataclass(frozen=True)
 class RecallResult:
-    """The result of `recall`."""
+    """The result of `recall`; its fields are JSON.
 
-    similar: list[SimilarExample]
-    """Most similar first."""
+    It has ids alone, so that no stream shows other users' cases.
+    """
+
     version: str
+    recalled: list[SimilarExample] = field(default_factory=list)
+    """Most similar first."""
     vector: str | None = None
     """The example's vector as of `MemoryAccess.dump_vector`, for feedback on it."""
     nearness: Mapping[str, float] = field(default_factory=dict)
     """Similarities by episode id, of further episodes too; they decide which guidelines are
     relevant."""
-    warning: str | None = None
-    """What the result lacks, in a sentence."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON with ids alone, so that no stream shows other users' cases."""
-        return {
-            "version": self.version,
-            "recalled": [
-                {"episodes": case.episode_ids, "similarity": case.similarity}
-                for case in self.similar
-            ],
-            "vector": self.vector,
-            "nearness": {**self.nearness},
-            "warnings": [self.warning] if self.warning else [],
-        }
+    warnings: list[str] = field(default_factory=list)
 
 
 def load_examples(view: MemoryView, similar: Sequence[SimilarExample]) -> list[RecalledExample]:
     """Return examples with their feedback, except feedback that was removed since."""
-    episodes = view.episodes(key for case in similar for key in case.episode_ids)
+    episodes = view.episodes(key for case in similar for key in case["episodes"])
     return [
-        RecalledExample(example=left[0].example, episodes=left, similarity=case.similarity)
+        RecalledExample(example=left[0].example, episodes=left, similarity=case["similarity"])
         for case in similar
-        if (left := [episodes[key] for key in case.episode_ids if key in episodes])
+        if (left := [episodes[key] for key in case["episodes"] if key in episodes])
     ]
 
 
@@ -115,11 +104,11 @@ async def recall(
     view = await access.refresh(io)
     version = view.version  # read before the next await: others may commit meanwhile
     if k == 0 and not embed_always:
-        return RecallResult([], version)
+        return RecallResult(version)
     text, truncated = retrieval_text(example)
-    warning = _TRUNCATED if truncated else None
+    warnings = [_TRUNCATED] if truncated else []
     if view.is_empty:
-        return RecallResult([], version, warning=warning)
+        return RecallResult(version, warnings=warnings)
     key = vector_key(access.embedder.id, text)
     await index_missing(io, access, view)
     stored = view.index.get(key)
@@ -127,7 +116,7 @@ async def recall(
     if vector is None:
         vector = (await embed(io, access, {key: text}))[key]
     similar, nearness = _find(view, vector, k)
-    return RecallResult(similar, version, access.dump_vector(vector), nearness, warning)
+    return RecallResult(version, similar, access.dump_vector(vector), nearness, warnings)
 
 
 async def embed_once(
@@ -156,10 +145,10 @@ def recall_excluding(
     text, truncated = retrieval_text(example)
     vector = view.index.get(vector_key(access.embedder.id, text))
     if vector is None:
-        return RecallResult([], view.version)
+        return RecallResult(view.version)
     similar, nearness = _find(view, vector, k, excluded_episode_ids)
-    warning = _TRUNCATED if truncated and k else None
-    return RecallResult(similar, view.version, access.dump_vector(vector), nearness, warning)
+    warnings = [_TRUNCATED] if truncated and k else []
+    return RecallResult(view.version, similar, access.dump_vector(vector), nearness, warnings)
 
 
 def _find(
@@ -175,7 +164,7 @@ def _find(
         rows = [row for row in view.rows_for_vector(key) if row.id not in excluded_episode_ids]
         near += [(rows, similarity)] if rows else []
     similar = [case for rows, similarity in near[:k] for case in _group(rows, similarity)][:k]
-    nearness = {key: case.similarity for case in similar for key in case.episode_ids}
+    nearness = {key: case["similarity"] for case in similar for key in case["episodes"]}
     for rows, similarity in near[k:wanted]:
         nearness |= {row.id: round(similarity, 4) for row in rows}
     return similar, nearness
@@ -198,7 +187,7 @@ async def recall_without_episodes(
     """Continue without similar examples, with a warning, after an embedding call failed."""
     view = await access.refresh(io)
     warning = f"Judged by the guidelines alone, without similar examples. {error}"
-    return RecallResult([], view.version, warning=warning)
+    return RecallResult(view.version, warnings=[warning])
 
 
 def _group(rows: Sequence[EpisodeRow], similarity: float) -> list[SimilarExample]:
@@ -211,7 +200,7 @@ def _group(rows: Sequence[EpisodeRow], similarity: float) -> list[SimilarExample
     for row in sorted(rows, key=age):
         grouped.setdefault(row.example_id, []).append(row.id)
     bounded = max(-1.0, min(1.0, similarity))
-    return [SimilarExample(ids, bounded) for ids in grouped.values()]
+    return [{"episodes": ids, "similarity": bounded} for ids in grouped.values()]
 
 
 def vector_key_of_example(access: MemoryAccess, example: Example) -> str:

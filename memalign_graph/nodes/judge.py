@@ -24,7 +24,7 @@ async def retrieve_episodes(call: NodeCall) -> StateUpdate:
         retrieved = await retrieve(call, example, call.access.load_vector(retrieved.vector))
     return {
         "judge_run": {"example": example.to_json(), "settings": call.settings},
-        "judge_memory": retrieved.to_json(),
+        "judge_memory": vars(retrieved),
         **_NO_ANSWER,
     }
 

@@ -178,7 +178,7 @@ def test_excluded_case_has_no_effect(k: int, rules: int) -> None:
         rest = filled([item for item in feedback if item.example.id != example.id], rules)
         wanted = run_sync(recall(SYNC, rest.access, example, k))
         recalled = recall_excluding(whole.access, example, k, episode_ids)
-        assert recalled.similar == wanted.similar
+        assert recalled.recalled == wanted.recalled
         assert recalled.nearness == wanted.nearness
 
 
@@ -186,10 +186,10 @@ def test_excluded_case_has_no_effect(k: int, rules: int) -> None:
 def test_distant_examples_help_to_select_guidelines(rules: int, expected: int) -> None:
     memory, example = filled(some_feedback(), rules), Example(inputs="late parcel", outputs="a")
     recalled = run_sync(recall(SYNC, memory.access, example, 2))
-    nearest = run_sync(recall(SYNC, memory.access, example, 2 + expected)).similar
-    assert recalled.similar == nearest[:2]
+    nearest = run_sync(recall(SYNC, memory.access, example, 2 + expected)).recalled
+    assert recalled.recalled == nearest[:2]
     assert recalled.nearness == {
-        key: pytest.approx(similar.similarity, abs=1e-4)
+        key: pytest.approx(similar["similarity"], abs=1e-4)
         for similar in nearest
-        for key in similar.episode_ids
+        for key in similar["episodes"]
     }
