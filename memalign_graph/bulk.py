@@ -340,7 +340,7 @@ class _BatchJudge:
         self.io = _OfflineIO(answers or {})
         self._chat = Clients(judge.embeddings).judge_model(judge)
         offline = self.io.offline_model(self._chat)
-        self._resources = JudgeResources(judge.but(model=offline, keep_judgments=None))
+        self._resources = JudgeResources(judge.but(model=offline))
         labels = namespace_labels(judge, namespace)
         self._settings = {**self._resources.defaults, "namespace": labels}
         self.access = self._resources.memory(store, self._settings)

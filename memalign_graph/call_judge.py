@@ -29,7 +29,6 @@ from memalign_graph.graphs import add_judging, add_learning
 from memalign_graph.identity import digest, storable
 from memalign_graph.io import IO, sync_async_methods
 from memalign_graph.memory.feedback import remember
-from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import index_missing
 from memalign_graph.memory.traces import texts_in
 from memalign_graph.nodes.review import decide_review, make_feedback
@@ -183,9 +182,7 @@ class CallJudge:
         uncertain = Uncertain(
             target_agreement=self.approval.target_agreement, sample_share=self.approval.sample_share
         )
-        # `_decide_call` keeps the judgment, since it must also record whether a person was asked.
-        self._keep_for = judge.keep_judgments
-        resources = JudgeResources(judge.but(keep_judgments=None), uncertain)
+        resources = JudgeResources(judge, uncertain)
         judging: Any = StateGraph(_CallState, context_schema=MemAlignContext)
         add_judging(judging, resources)
         judging.add_node(Node(self._decide_call, resources, name="decide_review"))
@@ -214,13 +211,7 @@ class CallJudge:
             forced.append("too_long")
         if not step.finds_similar:
             forced.append("no_similar_episode")
-        update = await decide_review(step, forced=forced)
-        judgment = Judgment.model_validate(update["judgment"])
-        vector = (step.state["judge_memory"] or {}).get("vector")
-        kept = await keep_judgment(
-            step.io, step.access, judgment, step.example, vector, self._keep_for
-        )
-        return {"judgment": kept.to_json()}
+        return await decide_review(step, forced=forced)
 
     async def rulings(
         self, io: IO, calls: Sequence[Call], selected: Sequence[Call], situation: Situation
@@ -279,7 +270,7 @@ class CallJudge:
         ruling: dict[str, Any] = {"settings": case["settings"]}
         try:
             if case["fields"] is not None:
-                context = MemAlignContext(**case["settings"])
+                context = MemAlignContext(**{**case["settings"], "review": "uncertain"})
                 result = await call_graph(io, self._judge, case["fields"], context=context)
                 broken = [guideline["text"] for guideline in result.get("broken_guidelines") or ()]
                 ruling |= {"judgment": result["judgment"], "broken": broken}

@@ -1,6 +1,7 @@
 """The graphs, uncompiled: judge, review, later feedback, alignment; and their nodes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from langgraph.constants import TAG_NOSTREAM
@@ -58,7 +59,8 @@ class JudgeNodes:
         tags = () if stream_tokens else (TAG_NOSTREAM,)
         self.retrieve_episodes = Node(retrieve_episodes, resources, is_first=True, tags=tags)
         self.assemble_guidelines = Node(assemble_guidelines, resources, tags=tags)
-        self.judge = Node(judge_example, resources, name="judge", tags=tags)
+        judge_node = partial(judge_example, decides_review=False)
+        self.judge = Node(judge_node, resources, name="judge", tags=tags)
         self.collect_feedback = Node(collect_feedback, resources, tags=tags)
         self.distill_feedback = Node(distill_feedback, resources, tags=tags)
         self.commit_memory = Node(commit_memory, resources, tags=tags)

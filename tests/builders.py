@@ -24,8 +24,9 @@ def keep_reviewed(
     days: int = 30,
     **fields: Any,
 ) -> Judgment:
-    """Keep a judgment, and log why an expert was asked about it, if any was."""
+    """Keep a judgment, and log it, with why an expert was asked about it, if any was."""
     choice = ReviewChoice(asks=bool(reasons), reasons=list(reasons))
+    fields = {"review": choice if reasons else None, **fields}
     judgment = make_judgment(example.id, criterion=access.criterion.name, **fields)
     run_sync(keep_judgment(SYNC, access, judgment, example, vector, timedelta(days=days)))
     run_sync(log_review(SYNC, access, judgment, choice, at or utc_now()))

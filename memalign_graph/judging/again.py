@@ -19,8 +19,7 @@ from memalign_graph.types import Example, Guideline, Judgment
 
 def without_measuring(judge: Judge) -> Judge:
     """Return a judge that gives the same values, without options that change none."""
-    unmeasured = {} if judge.weighs else {"confidence": False, "samples": 0}
-    return judge.but(keep_judgments=None, **unmeasured)
+    return judge if judge.weighs else judge.but(confidence=False, samples=0)
 
 
 async def judge_leaving_out(

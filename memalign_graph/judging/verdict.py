@@ -30,7 +30,6 @@ from memalign_graph.evidence.value_from_checks import (
     explain_checks,
 )
 from memalign_graph.judging.case import Answer, Case, swap_outputs
-from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.models import inner_models, is_small_model, max_input_tokens, model_name_of
 from memalign_graph.prompts.judge import (
     judge_prompt,
@@ -55,7 +54,7 @@ Ask = Callable[[Case], Awaitable[Answer]]
 
 
 async def run_judge(case: Case) -> Judgment:
-    """Ask the judge, let the evidence decide if the options say so, and keep the judgment."""
+    """Ask the judge, and let the evidence decide if the options say so."""
     call, judge, retrieved = case.call, case.call.judge, case.retrieved
     scale = call.resources.criterion.scale
     key = call.resources.judge_key(call.chat_model)
@@ -97,10 +96,7 @@ async def run_judge(case: Case) -> Judgment:
     )
     for warning in dict.fromkeys(warnings):
         logger.warning("Judging %r: %s", judgment.criterion, warning)
-    keep_for = judge.keep_judgments
-    return await keep_judgment(
-        call.io, call.access, judgment, case.example, retrieved.vector, keep_for
-    )
+    return judgment
 
 
 async def ask_verdict(case: Case) -> Answer:

@@ -155,21 +155,7 @@ async def find_judgment(
             "It has expired, or was made in another namespace or by a graph without "
             "`keep_judgments`."
         )
-    return await _with_review(io, access, kept)
-
-
-async def _with_review(io: IO, access: MemoryAccess, kept: KeptJudgment) -> KeptJudgment:
-    """Add why an expert was asked, which is decided after the judgment is kept."""
-    judgment, at = kept.judgment, kept.judged_at
-    if judgment.review is not None or at is None:
-        return kept
-    for day in (at, at + timedelta(days=1)):  # it may be decided after midnight
-        namespace = access.layout.reviews_on(yyyymmdd(day.astimezone(UTC)), asked=True)
-        for item in (await access.get(io, namespace, [judgment.id])).values():
-            entry = _read(ReviewLogEntry, item)
-            review = ReviewChoice(asks=True, reasons=entry.reasons, threshold=entry.threshold)
-            judgment = judgment.model_copy(update={"review": review})
-    return kept.model_copy(update={"judgment": judgment})
+    return kept
 
 
 async def kept_judgments(
@@ -210,13 +196,6 @@ async def count_asked(io: IO, access: MemoryAccess, until: datetime, *, except_i
     [asked] = await access.search(io, access.layout.reviews_on(yyyymmdd(until.date()), asked=True))
     entries = readable(ReviewLogEntry, asked)
     return sum(entry.at <= until and entry.judgment_id != except_id for entry in entries)
-
-
-async def reasons_to_ask(io: IO, access: MemoryAccess) -> dict[str, list[str]]:
-    """Return why experts were asked, by the judgment's id; unvalidated."""
-    days = {*(await _days(io, access)).values()}
-    logged = await access.search(io, *(access.layout.reviews_on(day, asked=True) for day in days))
-    return {entry["judgment_id"]: entry["reasons"] for day in logged for entry in day}
 
 
 async def read_review_log(io: IO, access: MemoryAccess) -> list[ReviewLogEntry]:

@@ -435,7 +435,7 @@ async def judge_cases(step: _Call) -> StateUpdate:
     """
     io, access, report = step.io, step.access, require_channel(step.state, "report")
     # The verdict alone: the evidence model needs it.
-    judge = step.resources.judge.but(decide="verdict", keep_judgments=None)
+    judge = step.resources.judge.but(decide="verdict")
     judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
     view = await access.refresh(io)
     await index_missing(io, access, view)

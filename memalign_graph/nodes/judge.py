@@ -2,6 +2,7 @@
 
 from memalign_graph.judging.case import Case, Retrieved, prepare_example, retrieve
 from memalign_graph.judging.verdict import run_judge
+from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.runtime import NodeCall, StateUpdate, require_channel
 from memalign_graph.tracing import emit_evaluation
 
@@ -44,13 +45,20 @@ async def assemble_guidelines(call: NodeCall) -> StateUpdate:
     return {"judge_memory": {**fitted.to_json(), **update, "wordings": wordings}}
 
 
-async def judge_example(call: NodeCall) -> StateUpdate:
-    """Judge; without a review, what memory recalled is dropped."""
+async def judge_example(call: NodeCall, *, decides_review: bool = True) -> StateUpdate:
+    """Judge; without a review, what memory recalled is dropped.
+
+    With `decides_review` the node `decide_review` follows if the mode is `uncertain`.
+    """
     fields = require_channel(call.state, "judge_memory")
     retrieved = await Retrieved.load(call.io, call.access, fields)
     judgment = await run_judge(Case(call, call.example, retrieved))
     mode = call.settings["review"] if call.resources.review is not None else "never"
-    if mode != "uncertain":  # else it is emitted when the review is decided
+    if mode != "uncertain" or not decides_review:  # else `decide_review` keeps and emits it
+        keep_for = call.judge.keep_judgments
+        judgment = await keep_judgment(
+            call.io, call.access, judgment, call.example, retrieved.vector, keep_for
+        )
         emit_evaluation(judgment, asked={"always": True, "never": False}.get(mode or ""))
     # Clear what an earlier judgment on the same thread may have left.
     update: StateUpdate = {"judgment": judgment.to_json(), "learned": None, **_NO_ANSWER}

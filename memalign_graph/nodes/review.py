@@ -12,7 +12,13 @@ from memalign_graph.interrupts import parse_review, review_form
 from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.feedback import date_after_known
 from memalign_graph.memory.index import decode_vector
-from memalign_graph.memory.judgments import count_asked, find_judgment, log_review, utc_now
+from memalign_graph.memory.judgments import (
+    count_asked,
+    find_judgment,
+    keep_judgment,
+    log_review,
+    utc_now,
+)
 from memalign_graph.runtime import (
     NodeCall,
     StateUpdate,
@@ -28,21 +34,27 @@ _SETTLE_S = 0.05
 """How long a log entry that is dated earlier may take to be written."""
 
 
-async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) -> StateUpdate:
-    """Decide whether an expert is asked; `forced` are reasons that hold for every verdict."""
+async def decide_review(
+    step: NodeCall, *, forced: Sequence[ReviewReason] | None = None
+) -> StateUpdate:
+    """Decide whether an expert is asked, and keep the judgment.
+
+    `forced` are reasons to ask about a call of a tool, whatever the verdict.
+    """
     from memalign_graph.evidence.deciding import make_review_choice
 
     io, access, judge = step.io, step.access, step.resources.judge
     judgment, review = step.judgment, step.resources.review
     # If only the run's context asks for it, the defaults apply.
     uncertain = review if isinstance(review, Uncertain) else Uncertain()
+    vector = require_channel(step.state, "judge_memory").get("vector")
     choice = await make_review_choice(
         io,
         access,
         judgment,
         uncertain=uncertain,
         decide=judge.mode,
-        vector=access.load_vector(require_channel(step.state, "judge_memory").get("vector")),
+        vector=access.load_vector(vector),
         has_neighbors=step.finds_similar,
     )
     if forced:
@@ -60,7 +72,11 @@ async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) 
             choice = ReviewChoice(asks=False, reasons=reasons, threshold=choice.threshold)
             await log_review(io, access, judgment, choice, at)
     emit_evaluation(judgment, asked=choice.asks)
-    return {"judgment": judgment.model_copy(update={"review": choice}).to_json()}
+    decided = judgment.model_copy(update={"review": choice})
+    # A kept call without a question was run; of another judgment that says nothing.
+    shown = decided if choice.asks or forced is not None else judgment
+    kept = await keep_judgment(io, access, shown, step.example, vector, judge.keep_judgments)
+    return {"judgment": kept.model_copy(update={"review": choice}).to_json()}
 
 
 async def collect_feedback(step: NodeCall) -> StateUpdate:

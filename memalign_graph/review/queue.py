@@ -20,7 +20,7 @@ from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE
 from memalign_graph.memory.index import Vector, decode_vector
-from memalign_graph.memory.judgments import KeptJudgment, find_judgment, readable, reasons_to_ask
+from memalign_graph.memory.judgments import KeptJudgment, find_judgment, readable
 from memalign_graph.memory.recall import stored_vectors
 from memalign_graph.models import drop_oldest
 from memalign_graph.review import threads
@@ -212,11 +212,6 @@ class ReviewQueue:
             and datetime.fromisoformat(item["kept_until"]) > now
         ]
         pending.sort(key=lambda item: (item["kept_until"], item["judgment"]["id"]))
-        reasons = await reasons_to_ask(ASYNC, access)
-        for item in pending:  # it is decided after a judgment is kept whether an expert is asked
-            judgment = item["judgment"]
-            if judgment.get("review") is None and (codes := reasons.get(judgment["id"])):
-                item["judgment"] = {**judgment, "review": {"asks": True, "reasons": codes}}
         tasks, ranked = [], await self._ranked(access, pending)
         for rank, item in ranked:
             for kept in readable(KeptJudgment, [item]):

@@ -16,12 +16,15 @@ from langsmith import Client
 from memalign_graph import (
     ChatModelError,
     Criterion,
+    JudgeNodes,
+    MemAlignContext,
     Uncertain,
     UsageLedger,
     add_quality_gate,
     create_panel_graph,
     tracing,
 )
+from memalign_graph.state import ReviewState
 from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench, Graph
 from tests.loopback import error
 
@@ -149,5 +152,11 @@ async def test_each_judgment_is_one_event_with_its_review_status(bench: Bench, e
     await bench.invoke(bench.review_graph(), CASE, "always")
     graph = bench.review_graph(review=lambda judgment: not judgment.value)
     await bench.invoke(graph, CASE, "by a function")
+    nodes = JudgeNodes(CRITERION, **bench.models(confidence=True))
+    builder: Any = StateGraph(ReviewState, context_schema=MemAlignContext)
+    names = ("retrieve_episodes", "assemble_guidelines", "judge")
+    builder.add_sequence([(name, getattr(nodes, name)) for name in names])
+    builder.add_edge(START, "retrieve_episodes")
+    await bench.invoke(bench.compile(builder), CASE, "own", context={"review": "uncertain"})
     events_seen = [attributes for _, attributes in events()[1:]]
-    assert [item.get("memalign.asked") for item in events_seen] == [True, True, None]
+    assert [item.get("memalign.asked") for item in events_seen] == [True, True, None, None]

@@ -7,7 +7,7 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph import Example, create_judge_graph
+from memalign_graph import Example, Uncertain, create_judge_graph
 from memalign_graph.memory import judgments
 from memalign_graph.memory import purge as purge_module
 from memalign_graph.memory.purge import Forgotten, Selection
@@ -41,6 +41,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(Clock, "ahead", timedelta(0))
     monkeypatch.setattr(judgments, "datetime", Clock)
     return Clock
+
+
+async def test_kept_judgment_says_why_an_expert_is_asked(bench: Bench) -> None:
+    options: Any = {"confidence": True, "keep_judgments": DAY}
+    graph = bench.review_graph(review=Uncertain(sample_share=0, per_day=1), **options)
+    for case in (CASE, OTHER):
+        await bench.invoke(graph, case, case["inputs"])
+    asked, unasked = (kept.judgment.review for kept in bench.memory().judgments())
+    assert asked is not None
+    assert asked.asks
+    assert unasked is None
 
 
 async def test_only_expired_judgments_are_deleted(bench: Bench, clock: Any) -> None:

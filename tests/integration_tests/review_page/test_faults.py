@@ -266,9 +266,8 @@ async def test_page_that_was_open_brings_back_nothing_that_was_purged(office: Of
 
 
 async def test_list_says_why_a_kept_judgment_is_asked_about(office: Office) -> None:
-    midnight = datetime.now(UTC) + timedelta(days=1)
     example = Example(inputs="Where is my order?", outputs="Wait.")
-    await asyncio.to_thread(keep_reviewed, office.memory.access, example, "sample", at=midnight)
+    await asyncio.to_thread(keep_reviewed, office.memory.access, example, "sample")
     assert "drawn at random" in (await office.expert("ann", office.queue()).get("/review")).text
 
 
