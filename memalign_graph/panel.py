@@ -242,7 +242,6 @@ def create_panel_graph(
         builder.add_edge("retrieve_episodes", judges[name])
         builder.add_edge(judges[name], "judge_criteria")
         builder.add_edge(learners[name], "learn_criteria")
-    builder.add_edge([*judges.values()], "judge_criteria")  # a saved run may wait for all
     route = route_to_review(lambda state: _decide(review, state))
     builder.add_conditional_edges(
         "judge_criteria",
