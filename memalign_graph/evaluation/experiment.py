@@ -49,7 +49,7 @@ from memalign_graph.models import (
     model_key,
     resolve_chat_model,
 )
-from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
+from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, call_graph
 from memalign_graph.settings import Alignment, Guard, Judge, JudgeOptions, LearnFrom, Settings
 from memalign_graph.types import Criterion, Episode, Example, Feedback, FeedbackLike, Judgment
 
@@ -348,7 +348,7 @@ class JudgeUnderTest:
         graph = builder.compile(store=memory.access.store)
         graph_input = {"feedback": [item.model_dump(mode="json") for item in feedback]}
         limit = max(self.experiment.options.max_concurrency // parallel_runs, 1)
-        result = await _run(io, graph, graph_input, limit)
+        result = await call_graph(io, graph, graph_input, config={"max_concurrency": limit})
         memory.report = AlignmentReport.model_validate(result["report"])
 
     async def judge_all(
@@ -365,20 +365,13 @@ class JudgeUnderTest:
         async def judge(case: tuple[TrainedMemory, Example]) -> Judgment | str:
             memory, example = case
             graph = graphs[id(memory)]
-            running = _run(io, graph, example.to_json(), per_case)
+            running = call_graph(io, graph, example.to_json(), config={"max_concurrency": per_case})
             result = await self.experiment.try_case(running)
             return (
                 result if isinstance(result, str) else Judgment.model_validate(result["judgment"])
             )
 
         return await self.experiment.map(io, judge, cases)
-
-
-async def _run(io: IO, graph: Any, graph_input: Any, limit: int) -> Any:
-    config = {"max_concurrency": limit}
-    return await io.call_either(
-        lambda: graph.invoke(graph_input, config), lambda: graph.ainvoke(graph_input, config)
-    )
 
 
 @contextmanager

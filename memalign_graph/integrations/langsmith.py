@@ -25,6 +25,7 @@ from memalign_graph.integrations.recorded import (
 )
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
 from memalign_graph.prompts.fences import as_text, escape_tags
+from memalign_graph.runtime import call_graph
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.settings import Settings
 from memalign_graph.types import Criterion, Episode, Example, Judgment
@@ -94,10 +95,7 @@ class JudgeEvaluator(Settings):
         # With `upload_results=False` nothing of the judge's runs is uploaded, either.
         is_local = get_tracing_context()["enabled"] == "local"
         with tracing_context(enabled=False) if is_local else nullcontext():
-            output = await io.call_either(
-                lambda: self.graph.invoke(graph_input, config, **options),
-                lambda: self.graph.ainvoke(graph_input, config, **options),
-            )
+            output: Any = await call_graph(io, self.graph, graph_input, config=config, **options)
         return self._results(output if isinstance(output, Mapping) else {})
 
     def _results(self, output: Mapping[str, Any]) -> Evaluated:
