@@ -13,15 +13,11 @@ _MAX_CHARS, _MAX_ROWS = 200_000, 2_000  # of a section
 _MAX_DEPTH = 2  # of nested tables
 _LINE_CHARS = 60  # a shorter list is shown on one line
 _FOLD_CHARS, _FOLD_LINES, _HEAD_CHARS, _HEAD_LINES = 1_500, 25, 1_000, 16
-_LAST_WORD = re.compile(r"(?<!\S)\S++\Z")
 _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters, and those with which a text is shown in another order than it has."""
 _HIDDEN_OR_MARK = re.compile(rf"{_HIDDEN.pattern}|[\u061c\u200e\u200f]")
 """Also marks of direction, which only a text with right-to-left letters needs."""
 _RIGHT_TO_LEFT = re.compile(r"[\u0590-\u0610\u0620-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_CODE_KEYS = {"code", "sql", "diff", "patch"}
-_SQL = r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|CREATE)\s.*\b(?:FROM|SELECT|SET|VALUES|TABLE|VIEW)\b"
-_CODE = re.compile(rf'\s*(?:{_SQL}|diff --git |@@ -|\{{\s*")', re.DOTALL)
 
 Kind = Literal["text", "code", "tool", "table", "turns", "sides"]
 
@@ -74,7 +70,7 @@ def arguments_of(call: Mapping[str, Any], other: Mapping[str, Any]) -> list[Argu
     for name in {**call["args"], **other["args"]}:
         values = [[each["args"][name]] if name in each["args"] else [] for each in (call, other)]
         blocks, other_blocks = (
-            [block for value in each for block in _SectionBuilder().blocks(value, name)]
+            [block for value in each for block in _SectionBuilder().blocks(value)]
             for each in values
         )
         this, that = (json.dumps(value, sort_keys=True) for value in values)
@@ -109,9 +105,9 @@ class _SectionBuilder:
     def __init__(self) -> None:
         self.chars_left, self.left_out, self.rows_left = _MAX_CHARS, 0, _MAX_ROWS
 
-    def blocks(self, value: Any, key: str = "", depth: int = 0) -> list[Block]:
+    def blocks(self, value: Any, depth: int = 0) -> list[Block]:
         if isinstance(value, str):
-            return self.texts(value, key)
+            return self.texts(value)
         line = json.dumps(value, ensure_ascii=False)
         messages = read_messages(value, "", lenient=True)
         is_short = not value or (isinstance(value, list) and len(line) <= _LINE_CHARS)
@@ -126,7 +122,7 @@ class _SectionBuilder:
         return [self.rows("table", named, depth + 1)]
 
     def rows(self, kind: Kind, named: Iterable[tuple[Any, Any]], depth: int = 0) -> Block:
-        rows = [(visible(str(key)), self.blocks(value, str(key), depth)) for key, value in named]
+        rows = [(visible(str(key)), self.blocks(value, depth)) for key, value in named]
         return Block(kind, rows=rows)
 
     def steps(self, steps: Iterable[Step]) -> Block:
@@ -135,14 +131,11 @@ class _SectionBuilder:
             for place, (label, text, _) in enumerate(step.parts):
                 name = label if place else f"{number}. {label}"
                 is_arguments = step.is_call and not place and step.text
-                blocks = [self.block("code", text)] if is_arguments else self.texts(text, "")
+                blocks = [self.block("code", text)] if is_arguments else self.texts(text)
                 rows.append((visible(name.rstrip(": ")), blocks))
         return Block("turns", rows=rows)
 
-    def texts(self, text: str, key: str) -> list[Block]:
-        words = set(re.split(r"[\W_]", key.lower()))
-        if words & _CODE_KEYS or _CODE.match(text.upper() if "query" in words else text):
-            return [self.block("code", text)]
+    def texts(self, text: str) -> list[Block]:
         return [self.block("text", text.strip("\n"))] if text.strip() else []
 
     def block(self, kind: Kind, text: str) -> Block:
@@ -152,8 +145,4 @@ class _SectionBuilder:
         if len(beginning) <= _FOLD_CHARS and beginning.count("\n") < _FOLD_LINES:
             return Block(kind, visible(beginning))
         head = "\n".join(beginning[:_HEAD_CHARS].split("\n")[:_HEAD_LINES])
-        if len(head) == _HEAD_CHARS:
-            # Fold between words, unless there are only blanks before the last word.
-            without_last_word = _LAST_WORD.sub("", head)
-            head = without_last_word if without_last_word.strip() else head
         return Block(kind, visible(head), visible(beginning[len(head) :].lstrip("\n")))
