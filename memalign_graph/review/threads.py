@@ -167,10 +167,10 @@ async def _settings_of_asking_run(client: Any, thread: Mapping[str, Any]) -> dic
     """
     try:
         run = await client.runs.get(thread["thread_id"], thread["state_metadata"]["run_id"])
-    except (KeyError, NotFoundError):  # the state is deleted with its run, but not in a copy
+    except (KeyError, NotFoundError):  # a run is deleted with its state
         raise InvalidInputError(
-            "The run that asked is deleted, and with it the context that the thread needs. "
-            "Resume the thread from your application, with its context."
+            "The thread lacks the run that asked, and with it the context to go on with. "
+            "Resume it from your application, with that context."
         ) from None
     given = run["kwargs"]
     # The rest of the config is the server's own, or repeats the context.
