@@ -119,6 +119,7 @@ class Anthropic(FakeListChatModel):
     default_request_timeout: float | None = None
     client_kwargs: dict[str, Any] = Field(default_factory=dict)
     keep_alive: int | None = None
+    default_metadata: list[tuple[str, str]] = Field(default_factory=list)
 
     def _resolve_model_profile(self) -> Any:
         return {"max_output_tokens": 64_000}
@@ -132,6 +133,7 @@ def test_model_key_does_not_depend_on_the_connection_and_a_limit_of_the_profile(
         {"default_request_timeout": 60.0},
         {"client_kwargs": {"headers": {"Authorization": "key"}}},
         {"keep_alive": 10},
+        {"default_metadata": [("X-Key", "key")]},  # Gemini's headers
     ]
     assert {model_key(Anthropic(**settings)) for settings in same} == {key}
     assert model_key(Anthropic(max_tokens=1_000)) != key
