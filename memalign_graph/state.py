@@ -23,18 +23,10 @@ class ExampleInput(TypedDict):
 class RunInput(TypedDict):
     """What is to be judged."""
 
-    inputs: Annotated[
-        Any,
-        Field(description="The application's input: text, messages, or any other JSON value."),
-        EphemeralValue,
-    ]
+    inputs: Annotated[Any, Field(description="The application's input, not empty."), EphemeralValue]
     outputs: Annotated[Any, Field(description="The application's output."), EphemeralValue]
     reference_outputs: NotRequired[
-        Annotated[
-            Any,
-            Field(description="What it should have answered, if that is known."),
-            EphemeralValue,
-        ]
+        Annotated[Any, Field(description="The right answer, if it is known."), EphemeralValue]
     ]
 
 
@@ -96,14 +88,8 @@ class ReviewRunState(RunInput, ReviewChannels):
 class LaterFeedback(TypedDict):
     """An expert's feedback on an earlier judgment."""
 
-    judgment_id: Annotated[
-        str, Field(description="The `id` of the judgment, which was kept."), EphemeralValue
-    ]
-    reply: Annotated[
-        Any,
-        Field(description="`value`, `rationale` and `author`, or text: as a review takes it."),
-        EphemeralValue,
-    ]
+    judgment_id: Annotated[str, Field(description="Of a kept judgment."), EphemeralValue]
+    reply: Annotated[Any, Field(description="Any reply that a review accepts."), EphemeralValue]
 
 
 class FeedbackState(ReviewRunState, LaterFeedback):
@@ -113,11 +99,8 @@ class FeedbackState(ReviewRunState, LaterFeedback):
 class AlignmentInput(TypedDict):
     """The feedback to learn from."""
 
-    feedback: Annotated[
-        list[Any],
-        Field(description="Any number of `Feedback`; pending feedback in memory is learned, too."),
-        EphemeralValue,
-    ]
+    feedback: Annotated[list[Any], Field(description="`Feedback` as JSON."), EphemeralValue]
+    """Any number of `Feedback`, or its fields; pending feedback in memory is learned, too."""
 
 
 class AlignmentOutput(TypedDict):
