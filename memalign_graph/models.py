@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from enum import Enum
+from functools import cache
 from importlib import import_module
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
@@ -44,6 +45,9 @@ T = TypeVar("T")
 _MAX_VALUES = 100
 """How many models an event loop keeps of a graph: a run's context may name any."""
 
+_MAX_LOOPS = 32
+"""How many event loops are kept: their callers may drop them without closing them."""
+
 DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
 
 EmbeddingsLike = (
@@ -57,24 +61,28 @@ EmbeddingsLike = (
 class OncePerLoop(Generic[T]):
     """Values made once for each event loop and key, as a client's connections die with their loop.
 
-    Of each loop the newest values are kept: one that is dropped is made again at its next use, and
-    closed only when no call uses it any more.
+    Kept are the loops used last, and of each the newest values: what is dropped is made again at
+    its next use, and closed only when no call uses it any more.
     """
 
     def __init__(self) -> None:
-        self._made: dict[asyncio.AbstractEventLoop | None, dict[Any, T]] = {}
-        self._making = threading.Lock()
+        self._made: dict[
+            int, tuple[threading.Lock, dict[asyncio.AbstractEventLoop | None, dict[Any, T]]]
+        ] = {}
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
         """Return the running event loop's value; outside of a loop, one value for all calls."""
         loop: asyncio.AbstractEventLoop | None = None
         with suppress(RuntimeError):
             loop = asyncio.get_running_loop()
-        with self._making:
+        # A forked process makes its own, and keeps its parent's: to close them would disturb it.
+        making, loops = self._made.setdefault(os.getpid(), (threading.Lock(), {}))
+        with making:
             # A client references its loop: a weak dictionary would never drop either.
-            for other in [other for other in self._made if other is not None and other.is_closed()]:
-                del self._made[other]
-            made = self._made.setdefault(loop, {})
+            for other in [other for other in loops if other is not None and other.is_closed()]:
+                del loops[other]
+            made = loops[loop] = loops.pop(loop, {})
+            drop_oldest(loops, _MAX_LOOPS)
             if key not in made:
                 made[key] = make()
                 drop_oldest(made, _MAX_VALUES)
@@ -313,7 +321,8 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
     options: dict[str, Any] = {
         "model": name,
         "timeout": 120.0,  # seconds; the client's default is 600
-        "http_async_client": _http_clients.get("async", _make_async_http_client),
+        "http_client": _http_client(os.getpid()),
+        "http_async_client": _http_async_clients.get(None, _make_http_async_client),
     }
     if field == "model":
         return _deterministic(langchain_openai.ChatOpenAI(**options))
@@ -333,7 +342,14 @@ def _deterministic(model: Any) -> Any:
     return model.model_copy(update=settings)
 
 
-def _make_async_http_client() -> Any:
+@cache
+def _http_client(process_id: int) -> Any:  # noqa: ARG001 - forked processes share no connections
+    import openai
+
+    return openai.DefaultHttpxClient()
+
+
+def _make_http_async_client() -> Any:
     """Make an HTTP client that is closed with the running event loop, if there is one."""
     import openai
 
@@ -354,7 +370,7 @@ def _make_async_http_client() -> Any:
     return client
 
 
-_http_clients = OncePerLoop[Any]()
+_http_async_clients = OncePerLoop[Any]()
 """The HTTP clients of all models that strings name. A client for each graph could not be closed
 when its graph is dropped."""
 

@@ -2,6 +2,9 @@
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -141,7 +144,81 @@ def test_loop_closes_its_clients(server: LoopbackServer, monkeypatch: pytest.Mon
     finally:
         gc.enable()
     clients = graph.nodes["judge"].bound.resources.clients  # type: ignore[attr-defined] # a Node
-    assert len(clients._chat_models._made) == len(clients._bound._made) == 1
+    for kept in (clients._chat_models, clients._bound):
+        [(_, loops)] = kept._made.values()
+        assert len(loops) == 1
+
+
+def test_dropped_loops_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memalign_graph.models._MAX_LOOPS", 2)
+    graph: Any = bench.judge_graph()
+    loops = [asyncio.new_event_loop() for _ in range(3)]
+    clients = graph.nodes["judge"].bound.resources.clients
+    try:
+        for number in (0, 1, 0, 2, 1):
+            loops[number].run_until_complete(graph.ainvoke(CASE, thread("a")))
+        for kept in (clients._chat_models, clients._bound):
+            [(_, by_loop)] = kept._made.values()
+            assert list(by_loop) == [loops[2], loops[1]]
+    finally:
+        for loop in loops:
+            loop.close()
+
+
+_FORKED = """
+import os, signal, threading
+from langgraph.store.memory import InMemoryStore
+from memalign_graph import Criterion, create_judge_graph
+from memalign_graph.models import Embedder
+
+criterion = Criterion(name="t", instructions="Is it right?")
+graph = create_judge_graph(criterion, model="openai:m", embeddings="openai:e").compile(
+    store=InMemoryStore()
+)
+graph.invoke({"inputs": "Parent.", "outputs": "x"})
+never, embeds = threading.Event(), threading.Event()
+
+def embed(texts):
+    embeds.set()
+    if texts == ["Waits."]:
+        never.wait()
+    return [[1.0] for _ in texts]
+
+embed.name = "embed"
+embedder = Embedder(embed)
+
+embed_all = embedder.embeddings.embed_documents
+threading.Thread(target=embed_all, args=(["Waits."],), daemon=True).start()
+embeds.wait()
+with embedder.embeddings._lock:  # as if another thread had it at the fork
+    children = [os.fork()]
+    if children[0]:
+        children.append(os.fork())
+    if not all(children):
+        signal.alarm(20)
+        embedder.embeddings.embed_documents(["Child."])
+        graph.invoke({"inputs": "Child.", "outputs": "x"})
+        os._exit(0)
+assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+graph.invoke({"inputs": "Parent again.", "outputs": "x"})
+os._exit(0)
+"""
+
+
+def test_forked_processes_share_no_connection_and_no_lock(server: LoopbackServer) -> None:
+    connections = list[threading.Thread]()
+
+    def judge(chat: Any) -> Any:
+        connections.append(threading.current_thread())  # one for each connection
+        return server.judge(chat)
+
+    server.responder = judge
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _FORKED]
+    environment = {**os.environ, **server.environment}
+    subprocess.run(command, check=True, timeout=60, env=environment)
+    parent, *children, parent_again = connections
+    assert parent is parent_again
+    assert len({parent, *children}) == 3
 
 
 async def test_models_that_contexts_name_are_bounded(
@@ -160,7 +237,8 @@ async def test_models_that_contexts_name_are_bounded(
     resources = graph.nodes["judge"].bound.resources  # type: ignore[attr-defined] # a Node
     clients = resources.clients
     for kept in (clients._chat_models, clients._bound, resources._judge_keys):
-        [by_key] = kept._made.values()
+        [(_, loops)] = kept._made.values()
+        [by_key] = loops.values()
         assert len(by_key) == 2
 
 
