@@ -76,8 +76,7 @@ class AnswerCache(BaseCache):
         seconds = round(now - self._started_at.pop(key, now), 3)
         message = getattr(return_val[0], "message", None)
         self._count(_purpose(), chat_calls=1, seconds=seconds, **_tokens(message))
-        # A model that answered in prose may answer as asked the next time.
-        if isinstance(message, AIMessage) and _is_structured(message):
+        if isinstance(message, AIMessage):
             value = {"message": message_to_dict(message), "seconds": seconds}
             run_sync(SYNC.batch(self._store, [PutOp(_CHAT, key, value, index=False)]))
 
@@ -103,17 +102,6 @@ def _purpose() -> str:
 def _tokens(message: Any) -> dict[str, int]:
     usage = getattr(message, "usage_metadata", None) or {}
     return {name: usage.get(name, 0) for name in ("input_tokens", "output_tokens")}
-
-
-def _is_structured(message: AIMessage) -> bool:
-    # One letter whose log-probabilities were requested is an answer, too.
-    if message.tool_calls or message.response_metadata.get("logprobs"):
-        return True
-    try:
-        json.loads(message.text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 class CachedEmbeddings(Embeddings):
