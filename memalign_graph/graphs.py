@@ -165,16 +165,7 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOp
 
 
 def create_alignment_graph(
-    criterion: Criterion,
-    *,
-    learn_from: settings.LearnFrom = "both",
-    conflicts: settings.OnConflict = "newest",
-    guard: settings.Guard | None = None,
-    batch_size: int = settings.DEFAULT_BATCH_SIZE,
-    replay_cases: int = settings.DEFAULT_REPLAY_CASES,
-    judge_cases: bool = False,
-    distill: bool = True,
-    **judge: Unpack[settings.JudgeOptions],
+    criterion: Criterion, **options: Unpack[settings.AlignmentOptions]
 ) -> Graph:
     """Create the graph that learns from many items of feedback.
 
@@ -186,21 +177,8 @@ def create_alignment_graph(
 
     Args:
         criterion: What is judged.
-        learn_from: What is stored and learned of the feedback: `both`, or for comparison only its
-            `labels` or its `words` (the comments).
-        conflicts: Of guidelines that contradict each other the `newest` stays, unless as many other
-            experts support the older one: then both stay, and the report's `warnings` name them.
-            With `ask` one interrupt asks an expert about all conflicts. `history()` and the report
-            name the guidelines that were retired.
-        guard: `replay` judges stored cases again before the commit. If more of them get a wrong
-            verdict than chance explains, the guideline at fault is dropped and reported.
-        batch_size: The maximum of feedback items that one call distills.
-        replay_cases: The maximum of stored cases that the guard judges again.
-        judge_cases: True to judge each case in memory that has an expert's value and no verdict, as
-            if it were new, by the judge that has learned. `decide`, the calibrated confidence and
-            `review="uncertain"` learn from these verdicts.
-        distill: False to only store and judge: new feedback stays pending for a later run.
-        judge: The options of the deployed `Judge`, for the guard and `judge_cases`.
+        options: How it learns (`memalign_graph.settings.Alignment`), and the options of the
+            deployed `Judge`, for the guard and `judge_cases`.
 
     Returns:
         The graph, to be compiled with a store, and with a checkpointer if experts are asked.
@@ -210,21 +188,15 @@ def create_alignment_graph(
     """
     from memalign_graph.nodes.align import alignment_nodes  # it imports half the package
 
-    options = settings.Alignment(
-        judge=settings.Judge(criterion=criterion, **judge),
-        learn_from=learn_from,
-        conflicts=conflicts,
-        guard=guard,
-        batch_size=batch_size,
-        replay_cases=replay_cases,
-        judge_cases=judge_cases,
-        distill=distill,
-    )
-    resources = JudgeResources(options.judge)
+    own = settings.Alignment.model_fields.keys() - {"judge"}
+    learning: Any = {name: value for name, value in options.items() if name in own}
+    rest: Any = {name: value for name, value in options.items() if name not in own}
+    alignment = settings.Alignment(judge=settings.Judge(criterion=criterion, **rest), **learning)
+    resources = JudgeResources(alignment.judge)
     builder = new_builder(
         resources, schemas.AlignmentState, schemas.AlignmentOutput, schemas.AlignmentInput
     )
-    nodes = alignment_nodes(resources, options)
+    nodes = alignment_nodes(resources, alignment)
     for node in nodes:
         builder.add_node(node)
     names = [START, *(node.name for node in nodes), END]

@@ -299,16 +299,48 @@ def mode_of(review: Any) -> ReviewMode | None:
 
 
 class Alignment(Settings):
-    """The options of an alignment."""
+    """How an alignment learns. `create_alignment_graph` takes these options by name."""
 
     judge: Judge
+    """The deployed judge, for the guard and `judge_cases`."""
     learn_from: LearnFrom = "both"
+    """What is stored and learned of the feedback: `both`, or for comparison only its `labels` or
+    its `words` (the comments)."""
     conflicts: OnConflict = "newest"
+    """Of guidelines that contradict each other the `newest` stays, unless as many other experts
+    support the older one: then both stay, and the report's `warnings` name them. With `ask` one
+    interrupt asks an expert about all conflicts. `history()` and the report name the guidelines
+    that were retired."""
     guard: Guard | None = None
+    """`replay` judges stored cases again before the commit. If more of them get a wrong verdict
+    than chance explains, the guideline at fault is dropped and reported."""
     batch_size: int = Field(default=DEFAULT_BATCH_SIZE, ge=1)
+    """The maximum of feedback items that one call distills."""
     replay_cases: int = Field(default=DEFAULT_REPLAY_CASES, ge=1)
+    """The maximum of stored cases that the guard judges again."""
     judge_cases: bool = False
+    """True to judge each case in memory that has an expert's value and no verdict, as if it were
+    new, by the judge that has learned. `decide`, the calibrated confidence and
+    `review="uncertain"` learn from these verdicts."""
     distill: bool = True
+    """False to only store and judge: new feedback stays pending for a later run."""
+
+
+class LearningOptions(JudgeOptions, total=False):
+    """The options of learning and of its judge that an evaluation takes, too."""
+
+    learn_from: LearnFrom
+    guard: Guard | None
+    batch_size: int
+    replay_cases: int
+    judge_cases: bool
+
+
+class AlignmentOptions(LearningOptions, total=False):
+    """The options of an `Alignment` and of its `Judge` by name."""
+
+    conflicts: OnConflict
+    distill: bool
 
 
 ExampleFrom = Callable[[Any], ExampleLike]

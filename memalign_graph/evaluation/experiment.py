@@ -50,7 +50,7 @@ from memalign_graph.models import (
     resolve_chat_model,
 )
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, call_graph
-from memalign_graph.settings import Alignment, Guard, Judge, JudgeOptions, LearnFrom, Settings
+from memalign_graph.settings import Alignment, Judge, LearningOptions, Settings
 from memalign_graph.types import Criterion, Episode, Example, Feedback, FeedbackLike, Judgment
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Options(Settings):
     progress: ProgressLike = True  # a bar, or a function of (done, total)
 
 
-class EvaluationOptions(JudgeOptions, total=False):
+class EvaluationOptions(LearningOptions, total=False):
     """The fields of `Options` and `Judge`, and of alignment how the judge learns, by name."""
 
     folds: int
@@ -104,11 +104,6 @@ class EvaluationOptions(JudgeOptions, total=False):
     cache: CacheLike
     max_concurrency: int
     progress: ProgressLike
-    learn_from: LearnFrom
-    guard: Guard | None
-    batch_size: int
-    replay_cases: int
-    judge_cases: bool
 
 
 def parse_options(

@@ -25,7 +25,13 @@ from memalign_graph import (
     create_review_graph,
 )
 from memalign_graph.runtime import JudgeResources
-from memalign_graph.settings import Alignment, ReviewSettings, Settings, resolve_context
+from memalign_graph.settings import (
+    Alignment,
+    AlignmentOptions,
+    ReviewSettings,
+    Settings,
+    resolve_context,
+)
 
 CRITERION = Criterion(name="tone", instructions="Is it kind?")
 BUILDERS: list[Any] = [
@@ -130,6 +136,8 @@ def test_every_builder_refuses_as_a_judge_does() -> None:
 
 def test_judge_with_other_options_is_checked_again() -> None:
     assert ["criterion", *JudgeOptions.__annotations__] == list(Judge.model_fields)
+    alignment = {*Alignment.model_fields, *JudgeOptions.__annotations__}
+    assert {"judge", *AlignmentOptions.__annotations__} == alignment
     judge = Judge(criterion=PAIR, swap=True, k=3)
     assert judge.but(k=7).options == {**judge.options, "k": 7}
     assert "swap: only a criterion" in refused(judge.but, criterion=CRITERION)
