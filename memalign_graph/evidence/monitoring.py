@@ -168,7 +168,7 @@ def find_drift(answers: Sequence[tuple[str, date, bool]]) -> Drift:
 def bets(agreed: Sequence[bool] | np.ndarray, draws: Sequence[float]) -> list[float]:
     """Return the capital of the bets on a fall after each answer."""
     before, more = np.array(list(product(_BEFORE, _MORE))).T
-    after = np.minimum(before + more, 0.95)
+    after = before + more
     won, lost = after / before, (1 - after) / (1 - before)
     capital, wrong, worth = np.zeros(len(before)), 0, list[float]()
     for at, (is_right, tie) in enumerate(zip(agreed, draws, strict=True), 1):

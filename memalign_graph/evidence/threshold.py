@@ -206,7 +206,7 @@ def _shown_agreement(agreeing: float, cases: int, level: float) -> float:
 def _needed(target: float, level: float) -> int:
     """Return the fewest cases that show a target, if all of them agree."""
     bar = -log((1 - level) * _STARTS[0][1]) - 1e-9
-    cases = max(1, ceil(bar / -log(target)))
+    cases = ceil(bar / -log(target))
     while _log_e(cases, cases, target) < bar:
         cases += 1
     return cases

@@ -234,8 +234,8 @@ async def embed(
                 await request(keys[half:])
                 return
             refused[keys[0]] = error
-            is_proven = vectors or access.view.index.dimension
-            if not is_proven and 1 < min(len(texts), _MAX_FIRST_REFUSED) <= len(refused):
+            is_first = not vectors and 1 < min(len(texts), _MAX_FIRST_REFUSED) <= len(refused)
+            if is_first and access.embedder.id not in await embedder_namespaces(io, access):
                 raise
 
     requests = [request(keys) for keys in chunks(list(texts), _EMBED_TEXTS)]

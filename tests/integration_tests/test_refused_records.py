@@ -314,6 +314,14 @@ async def test_case_that_embeddings_refuse_is_learned_without_a_vector(
     ]
 
 
+async def test_whole_table_may_be_refused_once_a_text_was_embedded(bench: Bench) -> None:
+    refuse_embedding(bench)
+    memory = bench.memory(embeddings=bench.server.embedder(max_retries=0))
+    for records_read in ([record(1)], [bad(number) for number in range(25)]):
+        await bench.call(memory, "remember", records_read)
+    assert len(await bench.episodes()) == 26
+
+
 async def test_refused_vector_is_asked_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     refuse_embedding(bench)
     options: dict[str, Any] = {"embeddings": bench.server.embedder(model="another", max_retries=0)}

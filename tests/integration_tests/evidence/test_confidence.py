@@ -16,7 +16,11 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Categorical, Criterion, Numeric, Pairwise
 from memalign_graph.evaluation.cache import AnswerCache, UsageCounter
-from memalign_graph.evidence.confidence import logprob_model
+from memalign_graph.evidence.confidence import (
+    ConfidenceMeasurement,
+    average_orders,
+    logprob_model,
+)
 from memalign_graph.models import declare_small, model_key
 from tests.conftest import CASE, Bench, judgings
 from tests.integration_tests.evidence.checks_support import LETTER, SORRY, Model, rules, said_last
@@ -188,12 +192,18 @@ async def test_what_fails_is_said_and_leaves_the_verdict(
     assert len(bench.server.chats) == 2
 
 
-async def test_after_three_silent_answers_it_is_not_measured(bench: Bench) -> None:
+async def test_after_three_silent_answers_it_is_not_measured(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.server.responder = TellingJudge(REJECTED)
     for _ in range(4):
         warning = unmeasured(await judged(bench))
     assert "gpt-4.1-mini gave none 3 times in a row. Set samples=5" in warning
     assert len(measurings(bench)) == 3
+    monkeypatch.setattr("memalign_graph.evidence.confidence._WITHOUT_LOGPROBS_S", 0)
+    await judged(bench)
+    assert len(measurings(bench)) == 4
+    assert caplog.text.count("gives no log-probabilities") == 1
 
 
 @pytest.mark.parametrize("kind", FAILURES)
@@ -360,3 +370,11 @@ async def test_a_cache_keeps_samples_apart(bench: Bench, *, is_own: bool) -> Non
     uncached = model.model_copy(update={"cache": False})
     bench.server.responder = saying(*[True] * 6)
     assert (await judged(bench, model=uncached, samples=5))["confidence"] == 1
+
+
+def test_mean_of_log_probabilities_and_samples_counts_as_samples() -> None:
+    measured = [
+        ConfidenceMeasurement({"A": 0.6, "B": 0.4}, "logprobs"),
+        ConfidenceMeasurement({"A": 0.6, "B": 0.4}, "samples"),
+    ]
+    assert average_orders(*measured).source == "samples"

@@ -1,5 +1,6 @@
 """`review="uncertain"`: whom it asks and why, its budget and its log, and what it reports."""
 
+import asyncio
 import json
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from memalign_graph import (
 )
 from memalign_graph.local import open_store, open_store_async
 from memalign_graph.memory import judgments
-from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewLogEntry
+from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewLogEntry, log_review
 from memalign_graph.memory.reports import report_of
 from memalign_graph.scales import Boolean, Numeric
 from memalign_graph.types import Episode
@@ -432,3 +433,19 @@ async def test_budget_holds_for_judgments_made_at_the_same_time(
             graph = builder.compile(store=store, checkpointer=saver)
             results = await graph.abatch(cases, threads)
     assert sum("__interrupt__" in result for result in results) == 2
+
+
+async def test_budget_counts_an_entry_that_is_written_late(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_s = [0.03]
+
+    async def log_late(*entry: Any) -> None:
+        await asyncio.sleep(waits_s.pop() if waits_s else 0)
+        await log_review(*entry)
+
+    monkeypatch.setattr("memalign_graph.nodes.review.log_review", log_late)
+    bench.server.rules = sure(0.6)
+    graph = uncertain_graph(bench, per_day=1)
+    results = await graph.abatch([case(1), case(2)], [thread("1"), thread("2")])
+    assert sum("__interrupt__" in result for result in results) == 1

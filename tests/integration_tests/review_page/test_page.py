@@ -118,6 +118,17 @@ async def test_two_answers_to_one_case_are_both_stored(office: Office) -> None:
     assert "Cases in dispute" in (await ann.get(f"/review/learned/{NAME}")).text
 
 
+async def test_oldest_notices_of_experts_who_never_return_are_dropped(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memalign_graph.review.answers._MAX_NOTIFIED", 1)
+    queue, ann = await office.begin("One.", "Two.", "Three.")
+    await office.answer(queue, ann)
+    await office.answer(queue, await office.expert("bob", queue).get("/review/next"))
+    notices = [queue.answers.take_notices(Reviewer(name)) for name in ("ann", "bob")]
+    assert list(map(len, notices)) == [0, 1]
+
+
 async def test_list_says_how_many_cases_it_leaves_out(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:

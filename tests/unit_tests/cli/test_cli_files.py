@@ -16,6 +16,7 @@ from memalign_graph.cli import main
 from memalign_graph.cli.app import app
 from memalign_graph.cli.files import load_criterion
 from memalign_graph.cli.memory import find_id
+from memalign_graph.cli.options import JudgeFlags
 from memalign_graph.cli.records import example_of, read_records
 from memalign_graph.cli.terminal import Terminal, clean
 from memalign_graph.evaluation.experiment import Options
@@ -249,3 +250,11 @@ def test_background_command_ends_on_sigterm(monkeypatch: pytest.MonkeyPatch) -> 
         assert main(["--version"]) == 143
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_flag_of_zero_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "test")
+    models = "model: openai:gpt-4.1, embeddings: openai:text-embedding-3-small"
+    load(tmp_path, f"{HEAD}judge: {{k: 3, {models}}}")
+    file = load_criterion(str(tmp_path / "c.yaml"))
+    assert JudgeFlags(k=0).judge(file, Terminal(quiet=True)).k == 0

@@ -130,6 +130,8 @@ def test_undefined_metrics() -> None:
     assert share["agreement"] == pytest.approx(2 / 3)  # within a tenth of the scale
     assert numbers(STARS, [2, 2], [2, 2])["ccc"] is None
     assert numbers(STARS, [1, 5], [3, 3])["ccc"] == pytest.approx(0)
+    # An interval needs most draws to define the number.
+    assert Estimate.of(np.array([0.5, 0.4, 0.6, *[np.nan] * 3])).low is None
     none = numbers(Boolean(), [True, False], [None, None])
     assert set(none.values()) == {None}
     assert "ece" not in none

@@ -184,6 +184,14 @@ def test_page_needs_no_network_and_no_script_and_failures_are_not_wrong() -> Non
     assert counts == [0, 0, 0, 0]
 
 
+def test_comment_that_is_too_long_has_no_details(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = make_report(number=8)
+    whole = report.to_markdown()
+    for limit, is_whole in ((len(whole), True), (len(whole) - 2, False)):
+        monkeypatch.setattr("memalign_graph.evaluation.report.MAX_CHARS", limit)
+        assert (report.to_markdown() == whole) == is_whole
+
+
 @pytest.mark.parametrize("text", EVIL)
 def test_untrusted_text_is_escaped(text: str) -> None:
     report = make_report(number=8, right=0, text=text)

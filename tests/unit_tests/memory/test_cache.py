@@ -361,6 +361,17 @@ def test_example_forgotten_during_a_recall_takes_no_result_place() -> None:
     assert len(memory.recall(episode.example, k=1)) == 1
 
 
+def test_what_is_derived_while_a_memory_changes_is_derived_again() -> None:
+    memory = view.MemoryView("test")
+
+    def change_meanwhile() -> str:
+        memory.add_vectors({})
+        return "old"
+
+    assert memory.derive("key", change_meanwhile) == "old"
+    assert memory.derive("key", lambda: "new") == "new"
+
+
 def test_log_is_replayed_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     [memory] = memories(in_memory(), 1)
     for number in range(20):

@@ -108,8 +108,10 @@ def test_check_answers_are_stored_overwritten_and_rolled_back(any_opener: Opener
     versions = [memory.version()]
     both = {episode.example_id: 0.5, two.example_id: 0.25, "x": 1.0}
     for answers in (both, {episode.example_id: 0.75}):
+        before = memory.access.view.answers()
         answer(memory, {key: answers})
         versions.append(memory.version())
+    assert before == {key: {episode.example_id: 0.5, two.example_id: 0.25}}
     latest = {key: {episode.example_id: 0.75, two.example_id: 0.25}}
     answer(memory, {key: {"x": 1.0}})
     assert len({*versions}) == 3

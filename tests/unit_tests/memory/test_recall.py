@@ -147,6 +147,15 @@ def test_index_behaves_like_a_dict() -> None:
             assert keys == brute_force(model, query, 20)
 
 
+def test_ties_have_the_same_order_in_every_process() -> None:
+    [vector], names = normalised([[1.0, 0.0]], 1, "test"), [f"{number:02}" for number in range(20)]
+    for order in (names, names[::-1]):
+        view: Any = SimpleNamespace(index=VectorIndex("test"))
+        for name in order:
+            view.index.add({name: vector})
+        assert [name for name, _ in recalling._search(view, vector, 2)] == names[:2]
+
+
 def filled(feedback: list[Feedback], rules: int) -> JudgeMemory:
     made = JudgeMemory(in_memory()(), CRITERION, embeddings=hashed)
     made.remember(feedback)

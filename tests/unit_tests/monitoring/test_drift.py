@@ -56,11 +56,18 @@ def test_alarm_has_values_before_and_after_and_the_time() -> None:
     assert find_drift([]).evidence == 1
 
 
-def test_fall_is_found_although_agreement_rose_again() -> None:
-    rights = [False] * 3 + [True] * 40 + [False] * 30 + [True] * 3000
+@pytest.mark.parametrize(
+    ("rights", "before", "after"),
+    [
+        ([False] * 3 + [True] * 40 + [False] * 30 + [True] * 3000, 40 / 43, 0),
+        ([True] * 40 + [False, True] * 20 + [False] + [True] * 40, 1, 15 / 31),
+    ],
+)
+def test_fall_is_found_although_agreement_rose_again(
+    rights: list[bool], before: float, after: float
+) -> None:
     drift = find_drift([(str(at), date(2026, 1, 1), right) for at, right in enumerate(rights)])
-    assert drift.before == pytest.approx(40 / 43)
-    assert drift.after == 0
+    assert [drift.before, drift.after] == pytest.approx([before, after])
 
 
 def sampled(count: int, *reasons: str) -> JudgeMemory:
@@ -117,6 +124,18 @@ def test_case_judged_again_counts_at_the_time_of_its_judgment() -> None:
     drift = memory.review_report().drift
     assert (drift.answers, drift.has_fallen) == (90, True)
     assert (drift.before, drift.after, drift.since) == (1, 0, date(2026, 1, 6))
+
+
+def test_latest_decision_on_a_judgment_counts() -> None:
+    memory, at = memory_of(), datetime(2026, 1, 1, tzinfo=UTC)
+    judgment = judged("late", True, True).judgment
+    assert judgment is not None
+    run_sync(log_review(SYNC, memory.access, judgment, DRAWN, at + timedelta(hours=1)))
+    [asked] = memory.access.store.search(memory.access.layout.of("reviews"))
+    run_sync(log_review(SYNC, memory.access, judgment, ReviewChoice(asks=False), at))
+    # As after a crash before the earlier entry was deleted.
+    memory.access.store.put(asked.namespace, asked.key, asked.value)
+    assert memory.review_report().asked.asked == 1
 
 
 def log_sample(memory: JudgeMemory) -> None:

@@ -110,11 +110,13 @@ async def test_lease_lasts_ten_minutes() -> None:
     await clock.leases.renew("ann", "j-1")
     await clock.leases.release("ann", "j-1", skip=True)
     assert await clock.holder_after() is None
+    await clock.leases.renew("ann", "j-1")
+    await clock.holder_after(minutes=11)
+    assert await clock.leases.renew("bob", "j-1") is None
+    assert await clock.leases.renew("ann", "j-1") == "bob"
 
 
 async def test_first_lease_holder_is_kept() -> None:
     clock = Clock()
-    for name in ("ann", "bob", "ann"):  # the last is a heartbeat
-        await clock.leases.renew(name, "j-1")
-    leases = await clock.leases.all()
-    assert [holder_of("j-1", leases, name) for name in ("ann", "bob")] == [None, "ann"]
+    names = ("bob", "ann", "bob")  # the last is a heartbeat
+    assert [await clock.leases.renew(name, "j-1") for name in names] == [None, "bob", None]
