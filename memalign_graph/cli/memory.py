@@ -144,7 +144,6 @@ def rollback(*, location: MemoryLocation, terminal: Terminal, version: str) -> N
 
     with location.open() as memory:
         before, version = memory.version(), version.strip().lower()
-        # A judgment may have a version that history does not list; it is given in full.
         if len(version) != len(EMPTY_VERSION):
             versions = {commit.version for commit in memory.history()} | {EMPTY_VERSION}
             version = find_id(version, versions, "versions")
