@@ -118,7 +118,7 @@ async def replay(
 
 def _is_beyond_chance(lost: int, won: int) -> bool:
     """Return whether the net loss is beyond chance: a one-sided McNemar test at 5 %."""
-    return lost - won > max(_SLACK, 1.645 * math.sqrt(lost + won))
+    return lost - won > 1.645 * math.sqrt(lost + won)
 
 
 @dataclass

@@ -105,6 +105,15 @@ async def test_fallback_removes_the_drafts_of_all_gates(bench: Bench, *, reverse
     assert len(model.requests) == 3
 
 
+async def test_verdict_is_empty_if_another_gates_fallback_ended_the_turn(bench: Bench) -> None:
+    AgentModel(bench.server, "Long 1.")
+    bench.server.rules = [objects("Long", to_tone=False)]
+    result = await bench.invoke(
+        agent(bench, *pair(bench, max_revisions=0, fallback="Later.")), ask()
+    )
+    assert (result["length"]["status"], result["tone"]) == ("exhausted", {})
+
+
 def as_tool(inner: Graph) -> BaseTool:
     """An agent as a tool of another agent."""
 

@@ -387,6 +387,17 @@ async def test_the_memory_of_the_run_is_kept_after_a_question(
         await bench.invoke(graph, ask(), "other", context={"memaling": {}})
 
 
+async def test_a_later_call_is_judged_with_the_settings_of_the_resume(
+    bench: Bench, mode: str
+) -> None:
+    later = calls("refund", order="A8", amount=1)
+    graph = agent(bench, Shop(), CALL, later, interrupt_mode=mode)
+    acme, beta = ({"memalign": {"namespace": [name]}} for name in ("acme", "beta"))
+    asked = await bench.invoke(graph, ask(), context=acme)
+    await bench.resume(graph, answers(asked, APPROVE), context=beta)
+    assert len(bench.memory(CRITERION, namespace=["beta"]).judgments()) == 1
+
+
 async def test_a_call_changed_after_the_decision_is_asked_about(bench: Bench, mode: str) -> None:
     paused: Any = {"interrupt_before": ["tools"]}
     shop, graph, asked = await start(bench, mode, CALL, "Done.", **paused)

@@ -142,11 +142,13 @@ async def test_context_is_not_carried_to_the_next_turn(bench: Bench) -> None:
 
 
 async def test_resume_with_one_setting_keeps_the_turns_namespace(bench: Bench) -> None:
-    graph = gated(bench, Writer(), review="always")
-    await bench.invoke(graph, asked(), context={"memalign": {"namespace": ["team-a"]}})
-    await bench.resume(graph, COLD, context={"memalign": {"k": 1}})
-    await bench.resume(graph, {"value": True})
-    assert len(await bench.episodes(namespace=("team-a",))) == 2
+    graph = gated(bench, Writer())
+    settings = {"namespace": ["team-a"], "review": "always"}
+    await bench.invoke(graph, asked(), context={"memalign": settings})
+    result = await bench.resume(graph, COLD, context={"memalign": {"review": "never"}})
+    assert result["quality_gate"]["decided_by"] == "judge"
+    assert COLD["rationale"] in judgings(bench.server)[-1].text
+    assert len(await bench.episodes(namespace=("team-a",))) == 1
     assert await bench.episodes() == []
 
 
@@ -193,6 +195,12 @@ async def test_earlier_verdict_is_not_used_for_a_new_answer(bench: Bench, state:
 
 class Gathered(MessagesState):
     quality_gate: Annotated[list[GateVerdict], gather]
+
+
+async def test_last_of_the_collected_verdicts_is_routed(bench: Bench) -> None:
+    bench.server.rules = always(False)
+    result = await bench.invoke(gated(bench, Writer(), state=Gathered, max_revisions=1), asked())
+    assert [verdict["status"] for verdict in result["quality_gate"]] == ["revise", "exhausted"]
 
 
 def routed(state: Any, ends: Any, writer: Writer) -> Builder:

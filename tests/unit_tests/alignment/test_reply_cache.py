@@ -1,6 +1,7 @@
 """Replies that are kept until what they lead to is committed."""
 
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -23,21 +24,25 @@ from tests.unit_tests.support import Drive
 SCHEMA: dict[str, Any] = {"title": "judgment", "type": "object", "properties": {}}
 
 
-@pytest.mark.parametrize(("settings", "requests"), [({}, 1), ({"temperature": 0.5}, 2)])
-def test_a_reply_is_kept_for_a_model_with_the_same_settings(
-    drive: Drive, server: LoopbackServer, settings: dict[str, Any], requests: int
+@pytest.mark.parametrize(("settings", "later"), [({}, [0, 1]), ({"temperature": 0.5}, [2, 3])])
+def test_replies_to_a_prompt_are_kept_for_a_model_with_the_same_settings(
+    drive: Drive, server: LoopbackServer, settings: dict[str, Any], later: list[int]
 ) -> None:
-    access = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed).access
-    server.responder = lambda _: {"value": True}
+    access, numbers = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed).access, count()
+    server.responder = lambda _: {"value": next(numbers)}
 
-    async def ask(io: IO, **options: Any) -> Any:
-        cached = CachedRepliesIO(io, access)
-        reply = await cached.chat(with_schema(server.chat_model(**options), SCHEMA), [HUMAN])
-        await cached.mark_usable(reply)
-        return reply.answer
+    async def ask(io: IO, **options: Any) -> list[Any]:
+        cached, model = (
+            CachedRepliesIO(io, access),
+            with_schema(server.chat_model(**options), SCHEMA),
+        )
+        replies = [await cached.chat(model, [HUMAN]) for _ in range(2)]
+        for reply in replies:
+            await cached.mark_usable(reply)
+        return [reply.answer and reply.answer["value"] for reply in replies]
 
-    assert drive(ask) == drive(lambda io: ask(io, **settings)) == {"value": True}
-    assert len(server.chats) == requests
+    assert drive(ask) == [0, 1]
+    assert drive(lambda io: ask(io, **settings)) == later
 
 
 @pytest.mark.parametrize("is_during_call", [True, False])

@@ -132,6 +132,9 @@ def test_surplus_operations_are_ignored() -> None:
     assert kept(answer, alone) == texts[:2]
     [warning] = read_distilled(answer, alone, drop_rejected=True).warnings
     assert warning.startswith("The model answered with 3 operations and not with at most 2")
+    # One wording has all feedback as its source.
+    one = prompt(FIRST, SECOND, guidelines=[], max_operations=1)
+    assert kept(operations(add(texts[0]), add(texts[1], feedback=["F2"])), one) == texts[:1]
 
 
 def test_feedback_behind_surplus_operations_is_not_read() -> None:

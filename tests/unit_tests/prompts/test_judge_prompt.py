@@ -187,7 +187,7 @@ def test_answer_is_read_on_the_scale_or_refused_with_the_reason() -> None:
         (["2", "1. Begin so"], ["g2", "g1"]),
         ("2", ["g2"]),
         (2, ["g2"]),
-        ([2.0, 3, 0, True, None, "none", {"number": 1}], ["g2"]),
+        ([2.0, 3, 0, True, None, "none", "1st", {"number": 1}], ["g2"]),
         (None, []),
     ],
 )
