@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
@@ -157,14 +158,18 @@ async def test_thread_of_a_table_with_forgotten_feedback_is_deleted(bench: Bench
     assert {*(await purge(bench)).purged.thread_ids} == {"first", "again"}
 
 
-async def test_alignment_names_its_thread_if_its_feedback_is_purged_meanwhile(bench: Bench) -> None:
-    def purges(_: ChatRequest) -> Any:
-        bench.memory().forget(author="zqxann", purge=True)
+@pytest.mark.parametrize("is_purged", [True, False])
+async def test_alignment_names_its_thread_if_its_feedback_is_purged_meanwhile(
+    bench: Bench, *, is_purged: bool
+) -> None:
+    def forgets(_: ChatRequest) -> Any:
+        bench.memory().forget(author="zqxann", purge=is_purged)
         return operations()
 
-    bench.server.responder = purges
+    bench.server.responder = forgets
     report = await align(bench, [{**CASE, **REPLY}], alignment(bench))
-    assert "Delete this thread from the checkpointer." in report["warnings"][-1]
+    says = "Delete this thread from the checkpointer." in " ".join(report["warnings"])
+    assert says is is_purged
 
 
 class Unlisted(InMemorySaver):
