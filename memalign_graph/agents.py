@@ -13,6 +13,7 @@ from memalign_graph import conversation
 from memalign_graph.conversation import Turn
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate import GateVerdict, QualityGate, new_turn
+from memalign_graph.gate_nodes import keep_last
 from memalign_graph.io import IO, sync_async_methods
 from memalign_graph.runtime import StateUpdate
 from memalign_graph.settings import GateOptions
@@ -111,11 +112,12 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             example = self._gate.example_in(state, turn, MESSAGES)
             verdict, turn_state = await self._gate.decide(io, example, turn)
         elif turn.is_revised and turn.is_last_question:
-            verdict = {**(state.get(self.name) or {}), "status": "exhausted"}
+            verdict = {**turn_state["verdict"], "status": "exhausted"}
         update: StateUpdate = {self.name: verdict, self._turn_key: turn_state}
         messages = self._gate.messages_after(verdict, turn) if verdict else []
         if verdict.get("status") == "revise":
-            update["jump_to"] = "model"
+            # The gate of a subagent may write its own verdict into the public key.
+            update |= {"jump_to": "model", self._turn_key: {**turn_state, "verdict": verdict}}
         elif messages and turn.structured is not None:
             update["structured_response"] = None
         return update | ({MESSAGES: messages} if messages else {})
@@ -174,7 +176,8 @@ def _state_schema(name: str, turn_key: str) -> type[Any]:
     if not {name, turn_key}.isdisjoint(hints):
         raise InvalidInputError(f"name: {name!r} is a key of every agent's state. Choose another.")
     own = {
-        name: NotRequired[Annotated[GateVerdict | dict[str, Any], OmitFromInput]],
+        # Subagents may write their verdicts in one step.
+        name: NotRequired[Annotated[GateVerdict | dict[str, Any], OmitFromInput, keep_last]],
         turn_key: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]],
     }
     made: type[Any] = TypedDict("QualityGateState", {**hints, **own})  # type: ignore[misc] # named by the user

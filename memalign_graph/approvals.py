@@ -18,7 +18,7 @@ from memalign_graph.call_judge import (
     check_edit,
     refused_tools,
 )
-from memalign_graph.conversation import read_key
+from memalign_graph.conversation import is_question, read_key
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO, sync_async_functions, sync_async_methods
 from memalign_graph.models import drop_oldest
@@ -107,7 +107,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
         """Save the run's settings, and clear the decisions of an earlier turn."""
-        return {_STATE_KEY: {"settings": _settings(runtime, {}), "decided": []}, _EDITS_KEY: {}}
+        last = [None, *(state.get("messages") or ())][-1]
+        asked_id = last.id if is_question(last) else None
+        own: StateUpdate = {"settings": _settings(runtime, {}), "asked_id": asked_id}
+        return {_STATE_KEY: {**own, "decided": []}, _EDITS_KEY: {}}
 
     async def _wrap_model_call(self, io: IO, request: Any, handler: Any) -> Any:
         """Warn at the first call of the model about names in `interrupt_on` that are no tools."""
@@ -263,7 +266,8 @@ def _settings(runtime: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refused(messages: Sequence[Any] | None, saved: Mapping[str, Any]) -> list[str]:
     """Return the tools whose calls were refused in this turn, also by messages removed since."""
-    return sorted({*saved.get("refused", ()), *refused_tools(messages or ())})
+    refused = refused_tools(messages or (), saved.get("asked_id"))
+    return sorted({*saved.get("refused", ()), *refused})
 
 
 def _situation(state: Any, call_id: str | None, saved: StateUpdate, runtime: Any) -> Situation:
@@ -274,7 +278,8 @@ def _situation(state: Any, call_id: str | None, saved: StateUpdate, runtime: Any
         calls = getattr(message, "tool_calls", None) or ()
         if any(call["id"] == call_id for call in calls):
             before, own = list(messages[:place]), message
-    return Situation(before, _refused(before, saved), _settings(runtime, saved), runtime, own)
+    refused, settings = _refused(before, saved), _settings(runtime, saved)
+    return Situation(before, refused, settings, runtime, own, saved.get("asked_id"))
 
 
 class ApprovalWrapper:

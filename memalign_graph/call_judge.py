@@ -91,11 +91,11 @@ class Approval(Settings):
     an Agent Server has authenticated, if any."""
 
 
-def refused_tools(messages: Sequence[Any]) -> set[str]:
+def refused_tools(messages: Sequence[Any], asked_id: str | None = None) -> set[str]:
     """Return the tools of calls that the judge or a person refused in this turn."""
     return {
         message.name
-        for message in messages_since_question(messages)
+        for message in messages_since_question(messages, asked_id)
         if isinstance(message, ToolMessage) and message.status == "error" and message.name
         if message.artifact == _REFUSED or message.text.startswith(_REJECTION.format(message.name))
     }
@@ -126,6 +126,7 @@ class Situation:
     settings: dict[str, Any]
     runtime: Any
     message: Any = None  # with the calls
+    asked_id: str | None = None  # of the message that began the turn, if it is known
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,8 @@ class CallJudge:
         never_runs = "approve" not in self._interrupt_on[call["name"]]["allowed_decisions"]
         is_named = require_bool(self._always_ask(own), "always_ask")
         forced = ["always_ask"] if never_runs or is_named else []
-        if repeats_tool_text(call["args"], [*(messages or ()), situation.message]):
+        said = [*(messages or ()), situation.message]
+        if repeats_tool_text(call["args"], said, situation.asked_id):
             forced.append("untrusted_text")
         if call["name"] in situation.refused:
             # A model that tries arguments until one passes is not what the bound was measured on.

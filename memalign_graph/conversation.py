@@ -34,8 +34,9 @@ TurnState = Mapping[str, Any]
 are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
 are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict. In an
 agent there are also `tools`; `steps`: the names of the tools whose results are not the answer;
-`called`: whether the model was called since the last `after_model`; and `spoke`: the id of the last
-human message that the model answered, False, or True if it has no id.
+`called`: whether the model was called since the last `after_model`; `spoke`: the id of the last
+human message that the model answered, False, or True if it has no id; and `verdict`: that of the
+last answer that was sent back.
 """
 
 COUNTED: Final = ("turn", "status", "revisions")
@@ -85,7 +86,7 @@ def read_turn(
     """Return the current turn, without the state of another one."""
     messages = messages if isinstance(messages, list | tuple) else ()
     begun = state.get("asked_id")
-    questions = [message.id for message in messages if is_question(message, begun)]
+    questions = [messages[place].id for place in _questions_of_gate(messages, begun)]
     last_id, has_ended = next(reversed(questions), begun), state.get("status", "revise") != "revise"
     # `Command(goto=...)` skips `before_turn`, and a gate that begins the turn runs beside it.
     is_new = begun is not None and has_ended and questions[-1:] != [begun]
@@ -104,12 +105,37 @@ def is_question(message: Any, asked_id: str | None = None) -> bool:
     """Return whether a human wrote a message; one that began a turn may claim any source."""
     if not isinstance(message, HumanMessage):
         return False
-    begins_turn = asked_id is not None and message.id == asked_id
-    return begins_turn or _SOURCE not in message.additional_kwargs
+    return _begins_turn(message, asked_id) or _SOURCE not in message.additional_kwargs
+
+
+def _begins_turn(message: HumanMessage, asked_id: str | None) -> bool:
+    return asked_id is not None and message.id == asked_id
+
+
+def questions_in(messages: Sequence[Any], asked_id: str | None = None) -> list[int]:
+    """Return the places of the user's messages.
+
+    A human message after a tool's call or result counts as the tool's, such as a screenshot, unless
+    it is the one that began the turn.
+    """
+    places, is_tools = [], False
+    for place, message in enumerate(messages):
+        if not isinstance(message, HumanMessage):
+            is_tools = isinstance(message, ToolMessage) or bool(_calls(message))
+        elif _begins_turn(message, asked_id) or (is_question(message) and not is_tools):
+            places.append(place)
+    return places
+
+
+def _questions_of_gate(messages: Sequence[Any], asked_id: str | None) -> list[int]:
+    if asked_id is not None:
+        return questions_in(messages, asked_id)
+    # A gate that does not know what began the turn must not miss a request.
+    return [place for place, message in enumerate(messages) if is_question(message)]
 
 
 def messages_since_question(messages: Sequence[Any], asked_id: str | None = None) -> Sequence[Any]:
-    places = [place for place, message in enumerate(messages) if is_question(message, asked_id)]
+    places = questions_in(messages, asked_id)
     return messages[places[-1] if places else 0 :]
 
 
@@ -257,7 +283,7 @@ def parse_seen(fields: Any, *, is_models: bool = True) -> Example | str:
 def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] | None:
     """Return the inputs and outputs to judge; None if there is no answer."""
     messages = judged_messages(_langchain_messages(turn.messages, messages_key))
-    questions = [place for place, each in enumerate(messages) if is_question(each, turn.asked_id)]
+    questions = _questions_of_gate(messages, turn.asked_id)
     # Other middleware may have replaced the question by a summary.
     if not messages or not (questions or "asked" in turn.state):
         why = "no message is human" if turn.messages else "the state has no messages to judge"
@@ -268,7 +294,8 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
     outputs = _final_answer(messages, turn.structured)
     if not outputs:
         return None
-    asked = questions[-1] if questions else -1
+    began = [place for place in questions if messages[place].id == turn.asked_id]
+    asked = (began or questions or [-1])[-1]
     request: Any = request_text(messages[asked]) if questions else turn.state["asked"]
     request = request or "(no text)"
     shown = _shown(messages, turn)

@@ -80,7 +80,9 @@ def new_turn(messages: Any) -> TurnState:
     messages = messages if isinstance(messages, list | tuple) else ()
     # The caller's message is the question, even if it claims to come from a gate. In a nested graph
     # it may be the critique of the outer graph's gate.
-    last_id = None if is_nested(run) or not messages else getattr(messages[-1], "id", None)
+    last = messages[-1] if messages else None
+    begins_turn = not is_nested(run) or conversation.is_question(last)
+    last_id = getattr(last, "id", None) if begins_turn else None
     since = conversation.messages_since_question(messages, last_id)
     question: Any = since[0] if since else None
     is_human = isinstance(question, HumanMessage)

@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from memalign_graph.conversation import is_question, messages_since_question
+from memalign_graph.conversation import questions_in
 from memalign_graph.memory.traces import texts_in
 from memalign_graph.transcript import OWN_PARTS
 
@@ -39,19 +39,23 @@ _MAX_DECODINGS = 3
 _MAX_DESTINATIONS = 1_000
 
 
-def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
+def repeats_tool_text(
+    args: Mapping[str, Any], messages: Sequence[Any], asked_id: str | None = None
+) -> bool:
     """Return whether an address, amount or identifier comes from a tool and not from the user.
 
     The value, or a part of it with an `@` or a digit, occurs in a tool's result since the user's
     last message, and in nothing that the user wrote. The words of an argument's name show that it
-    is such a field, as in `recipient_email`, `orderId` or `amount`.
+    is such a field, as in `recipient_email`, `orderId` or `amount`. The last message has the call.
     """
     if not (values := dict.fromkeys(_destinations(args, named=False))):
         return False
-    since = messages_since_question(messages)
-    texts = {text for message in since for text in _returned_texts(message)}
+    questions = questions_in(messages, asked_id)
+    since = messages[questions[-1] + 1 if questions else 0 :]
+    caller = getattr(messages[-1], "name", None)
+    texts = {text for message in since for text in _returned_texts(message, caller)}
     returned = [_with_words(decoded) for text in texts for decoded in _decodings(text)]
-    written = [_with_words(each.text, is_users=True) for each in messages if is_question(each)]
+    written = [_with_words(messages[place].text, is_users=True) for place in questions]
     return (len(values) > _MAX_DESTINATIONS and bool(returned)) or any(
         _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
     )
@@ -102,18 +106,22 @@ def _decode(escape: re.Match[str]) -> str:
     return html.unescape(escape[0])
 
 
-def _returned_texts(message: Any) -> set[str]:
-    """Return what tools say in a message: JSON or a document counts as well as text."""
+def _returned_texts(message: Any, caller: str | None) -> set[str]:
+    """Return what tools say in a message: JSON or a document counts as well as text.
+
+    What another agent than the caller says may be a tool's text, too.
+    """
     content = getattr(message, "content", None)
-    if isinstance(message, AIMessage):
+    if isinstance(message, AIMessage) and message.name == caller:
         # A provider runs some tools itself, such as a web search, within the model's message.
         parts = content if isinstance(content, list) else []
-        content = [
-            part for part in parts if isinstance(part, dict) and part.get("type") not in OWN_PARTS
-        ]
-        return {str(content), *texts_in(content)} if content else set()
+        parts = [part for part in parts if isinstance(part, dict)]
+        ran = [part for part in parts if part.get("type") not in OWN_PARTS]
+        cited = [part.get(name) for part in parts for name in ("citations", "annotations")]
+        texts = {*texts_in([ran, cited])}
+        return {str(ran), *texts} if texts else set()
     # A note of middleware may be a summary of tools' results.
-    if not isinstance(message, ToolMessage | HumanMessage) or is_question(message):
+    if not isinstance(message, AIMessage | ToolMessage | HumanMessage):
         return set()
     # `str` also writes numbers, but not all texts as they are.
     return {message.text, str(content), *texts_in(content)}

@@ -3,16 +3,19 @@
 from typing import Annotated, Any, NotRequired
 
 import pytest
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain.agents.middleware import ModelCallLimitMiddleware
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, tool
 from langgraph.graph import MessagesState
 from langgraph.types import Command
 
 from memalign_graph import GateVerdict
+from memalign_graph.settings import Sees
 from tests.conftest import COLD, CRITERION, Bench, Graph, judgings
 from tests.integration_tests.agents.support import (
     APPROVE,
     AgentModel,
+    Calls,
     agent,
     ask,
     calls,
@@ -20,7 +23,14 @@ from tests.integration_tests.agents.support import (
     gate,
     messages_of,
 )
-from tests.integration_tests.gates.support import LENGTH, inputs, outputs, pending, writing
+from tests.integration_tests.gates.support import (
+    LENGTH,
+    QUESTION,
+    inputs,
+    outputs,
+    pending,
+    writing,
+)
 from tests.loopback import ChatRequest, Rule
 
 TEAM = {"memalign": {"namespace": ["team-a"]}}
@@ -186,6 +196,56 @@ async def test_nested_gate_judges_the_draft_after_a_tools_human_message(bench: B
     result = await bench.invoke(bench.compile(writing(inner, Judged)), ask())
     assert result["quality_gate"]["status"] == "exhausted"
     assert messages_of(result)[-1] == ("ai", "Later.")
+
+
+@pytest.mark.parametrize("sees", ["answer", "turn"])
+async def test_a_human_message_of_a_tool_is_not_the_request(bench: Bench, sees: Sees) -> None:
+    AgentModel(bench.server, calls("screenshot"), "Draft.", calls("screenshot"), "So sorry!")
+    bench.server.rules = fails("Draft")
+    result = await bench.invoke(agent(bench, gate(bench, sees=sees), tools=[screenshot]), ask())
+    verdict = result["quality_gate"]
+    assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
+    assert inputs(bench.server) == [QUESTION, QUESTION]
+    shown = outputs(bench.server)[-1]
+    assert shown == "So sorry!" if sees == "answer" else "user: The screenshot" in shown
+
+
+@pytest.mark.parametrize("nested", [True, False])
+async def test_a_request_after_a_tools_result_is_judged(bench: Bench, *, nested: bool) -> None:
+    """Such as after a run that broke, or after a tool whose result was the answer."""
+    AgentModel(bench.server, "Second.")
+    options: dict[str, Any] = {"store": None, "checkpointer": None} if nested else {}
+    graph = agent(bench, gate(bench, sees="answer"), tools=[screenshot], **options)
+    graph = bench.compile(writing(graph, Judged)) if nested else graph
+    call = ToolCall(name="screenshot", args={}, id="1")
+    tools = [AIMessage("", tool_calls=[call]), ToolMessage("See below.", tool_call_id="1")]
+    asked = {"messages": [*ask()["messages"], *tools, ("human", "Two?")]}
+    result = await bench.invoke(graph, asked)
+    assert result["quality_gate"]["status"] == "accepted"
+    assert inputs(bench.server) == ["Two?"]
+
+
+@pytest.mark.parametrize("colleagues", [1, 2])
+async def test_verdicts_of_subagents_do_not_replace_the_agents(
+    bench: Bench, colleagues: int
+) -> None:
+    """deepagents copies the keys of a subagent's state into the agent's."""
+
+    @tool
+    def consult(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Ask a colleague."""
+        verdict = {"gate": "quality_gate", "status": "accepted", "passed": True, "value": True}
+        verdict |= {"let_through": True, "turn": "another"}
+        answer = [ToolMessage("Fine.", tool_call_id=call_id)]
+        return Command(update={"quality_gate": verdict, "messages": answer})
+
+    AgentModel(bench.server, "Draft.", Calls(*[("consult", {})] * colleagues))
+    bench.server.rules = fails("Draft")
+    limit = ModelCallLimitMiddleware(run_limit=2, exit_behavior="end")
+    result = await bench.invoke(agent(bench, limit, gate(bench), tools=[consult]), ask())
+    verdict = result["quality_gate"]
+    assert (verdict["status"], verdict["revisions"]) == ("exhausted", 1)
+    assert (verdict["passed"], verdict["let_through"], verdict["value"]) == (False, False, False)
 
 
 async def test_agent_in_a_parent_graph_counts_revisions_per_turn(bench: Bench) -> None:

@@ -89,6 +89,18 @@ async def test_a_call_that_was_cut_is_asked_about(bench: Bench, window: int, *, 
     assert asked_for(bench) == [["too_long"] * asks]
 
 
+async def test_what_the_user_writes_after_a_tools_result_is_the_users(
+    bench: Bench, mode: str
+) -> None:
+    """Such as after a run that broke, or after a tool whose result was the answer."""
+    await trust_judge(bench)
+    graph = agent(bench, Shop(), CALL, interrupt_mode=mode)
+    looked_up = AIMessage("", tool_calls=[{"name": "look_up", "args": {}, "id": "1"}])
+    said = [("human", "Which?"), looked_up, ToolMessage("A7, 20", tool_call_id="1")]
+    await bench.invoke(graph, {"messages": [*said, *ask()["messages"]]})
+    assert asked_for(bench) == [["no_similar_episode"]]
+
+
 class Alternating:
     """A condition that holds the first time, and then never."""
 

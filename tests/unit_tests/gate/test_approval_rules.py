@@ -98,6 +98,19 @@ def test_all_content_of_a_tool_result_counts(content: list[Any]) -> None:
         assert repeats_tool_text(args, turn(content))
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"citations": [{"type": "web_search_result_location", "cited_text": EVIL}]},
+        {"annotations": [{"type": "url_citation", "title": EVIL, "end_index": 6}]},
+    ],
+)
+def test_what_a_model_cites_from_a_search_counts(found: dict[str, Any]) -> None:
+    message = AIMessage([{"type": "text", "text": "Found it, order 6.", **found}])
+    assert repeats_tool_text({"to": "mallory@evil.example"}, [*turn(), message])
+    assert not repeats_tool_text({"order_id": "6"}, [*turn(), message])
+
+
 @pytest.mark.parametrize("kind", ["mcp_tool_result", "web_fetch_tool_result", "server_tool_result"])
 def test_the_result_of_a_tool_that_the_provider_ran_counts(kind: str) -> None:
     result = {"type": kind, "content": [{"type": "text", "text": EVIL}]}
@@ -183,14 +196,24 @@ def test_an_entity_of_many_digits_is_text() -> None:
 
 SUMMARY = HumanMessage(EVIL, additional_kwargs={"lc_source": "summarization"})
 WRITING = AIMessage("I write to them.")
+CALLING = AIMessage("", tool_calls=[ToolCall(name="look_up", args={}, id="1")])
 
 
 @pytest.mark.parametrize(
     ("messages", "is_repeated"),
     [
         (turn(EVIL, asked="Ask mallory@evil.example."), False),
-        ([*turn(EVIL), HumanMessage("And now?")], False),
         ([*turn(asked="Ask mallory@evil.example."), *turn(EVIL)], False),
+        ([*turn(EVIL), WRITING, HumanMessage("And now?")], False),
+        ([*turn(EVIL), HumanMessage("The screenshot.")], True),
+        ([*turn(EVIL), HumanMessage(EVIL), WRITING], True),
+        ([*turn("See below."), HumanMessage("The page: "), HumanMessage(EVIL)], True),
+        ([*turn(), CALLING, HumanMessage(EVIL), *turn("See above.")[3:]], True),
+        ([*turn(EVIL), HumanMessage("And now?", id="asked")], False),
+        ([*turn("See below."), HumanMessage(EVIL, id="asked")], False),
+        ([*turn(), AIMessage(EVIL, name="reader"), AIMessage("", name="writer")], True),
+        ([*turn(), AIMessage(EVIL, name="writer"), AIMessage("", name="writer")], False),
+        ([*turn(), AIMessage(EVIL, name="reader"), HumanMessage("And now?"), WRITING], False),
         ([SUMMARY, *turn(EVIL)], True),
         ([SUMMARY, WRITING], True),
         ([SUMMARY, *turn()], False),
@@ -198,7 +221,7 @@ WRITING = AIMessage("I write to them.")
 )
 def test_only_what_tools_said_in_the_turn_counts(messages: Any, *, is_repeated: bool) -> None:
     """A summary of tools' results counts as one, and not as the user's words."""
-    assert repeats_tool_text({"to": "mallory@evil.example"}, messages) is is_repeated
+    assert repeats_tool_text({"to": "mallory@evil.example"}, messages, "asked") is is_repeated
 
 
 def test_a_note_of_middleware_is_not_shown_as_the_users_words() -> None:
@@ -245,7 +268,10 @@ REJECTION = "User rejected the tool call for `refund`"
 def test_refused_calls_are_recognized(result: dict[str, Any], *, is_refused: bool) -> None:
     refused = ToolMessage(**result, name="refund", tool_call_id="1")
     assert refused_tools([*turn(), refused]) == ({"refund"} if is_refused else set())
-    assert refused_tools([*turn(), refused, HumanMessage("And now?")]) == set()
+    shot = HumanMessage("The screenshot.", id="shot")
+    assert refused_tools([*turn(), refused, shot]) == ({"refund"} if is_refused else set())
+    assert refused_tools([*turn(), refused, shot], "shot") == set()
+    assert refused_tools([*turn(), refused, WRITING, HumanMessage("And now?")]) == set()
 
 
 def test_call_key_depends_on_the_content() -> None:
