@@ -22,7 +22,7 @@ from memalign_graph.conversation import is_question, read_key
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO, sync_async_functions, sync_async_methods
 from memalign_graph.models import drop_oldest
-from memalign_graph.runtime import StateUpdate
+from memalign_graph.runtime import StateUpdate, is_resuming
 from memalign_graph.settings import JudgeOptions, context_settings
 from memalign_graph.types import Criterion
 
@@ -44,6 +44,10 @@ _STATE_KEY = "memalign_approvals"
 _EDITS_KEY = "hitl_edited_tool_calls"  # in the state of HumanInTheLoopMiddleware
 _HITL_OPTIONS = ("description_prefix", "edit_notice", "interrupt_mode")
 _MAX_TASKS = 10_000
+_ASKED_AGAIN = (
+    "Nothing was learned from the decision on the call of %r. The model was asked again, as in a "
+    "subgraph with checkpointer=False, and this may be another call than the one that was shown."
+)
 
 
 class ApprovalOptions(JudgeOptions, total=False):
@@ -140,7 +144,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     async def _after_model(self, io: IO, state: Any, runtime: Any) -> StateUpdate | None:
         """Record what was refused; in `batched` mode, decide on the last message's calls."""
-        saved = {"refused": [], "decided": [], **(state.get(_STATE_KEY) or {})}
+        saved = {"refused": [], "decided": [], "edits": {}, **(state.get(_STATE_KEY) or {})}
         own = {**saved, "refused": _refused(state["messages"], saved)}
         update = {}
         if self.interrupt_mode == "batched":
@@ -159,10 +163,17 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             return False
 
         update = self._asking("batched", collect).after_model(state, runtime) or {}
-        if not calls:
-            return update
-        # LangChain matches answers to calls by id. The others are asked about one by one, when run.
         ids = [call["id"] for call in calls]
+        # Langchain's own middleware may have edited other calls of the message. What is left of an
+        # earlier message or turn is dropped.
+        mine, saved = own["edits"], (state.get(_STATE_KEY) and state.get(_EDITS_KEY)) or {}
+        others = {
+            key: saved[key] for key in saved if key not in ids and saved[key] != mine.get(key)
+        }
+        own["edits"] = {}
+        if not calls:
+            return {_EDITS_KEY: others} if update else {}
+        # LangChain matches answers to calls by id. The others are asked about one by one, when run.
         unique = [call for call in calls if call["id"] and ids.count(call["id"]) == 1]
         to_judge = [call for call in unique if call in selected]
         situation = _situation(state, ids[0], own, runtime)
@@ -171,18 +182,22 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         asked_calls = [ruling.call for ruling in asked]
         asking = self._asking("batched", lambda request: request.tool_call in asked_calls)
         update = asking.after_model(state, runtime) or {}
-        edits = update.get(_EDITS_KEY) or {}
+        own["edits"] = edits = update.get(_EDITS_KEY) or {}
         for edited in edits.values():
             check_edit(edited)
         replies = [*update.get("messages", ())]
         answers = {each.tool_call_id: each for each in replies if isinstance(each, ToolMessage)}
         decisions = edits | answers
-        for ruling in asked:
+        if asked and not is_resuming():
+            logger.warning(_ASKED_AGAIN, asked[0].call["name"])
+        for ruling in asked if is_resuming() else ():
             await self._calls.learn(io, ruling, decisions.get(ruling.call["id"], ruling.call))
         refused = [self._calls.refusal(each) for each in rulings.values() if each.verdict is False]
         replies += refused
         ended = answers.keys() | {refusal.tool_call_id for refusal in refused}
-        own["decided"] = [key for key, each in rulings.items() if each.call["id"] not in ended]
+        decided = [each.call for each in rulings.values() if each.call["id"] not in ended]
+        own["decided"] = [call_key({**call, **edits.get(call["id"], {})}) for call in decided]
+        update |= {_EDITS_KEY: {**others, **edits}} if _EDITS_KEY in update else {}
         return update | ({"messages": replies} if replies else {})
 
     after_model, aafter_model = sync_async_methods(_after_model)
@@ -218,11 +233,13 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     async def _ruling(self, io: IO, request: Any) -> Ruling | ToolMessage | None:
         """Return the ruling on a call that a person is asked about; None for a call that runs."""
         call, key = request.tool_call, call_key(request.tool_call)
+        edits = read_key(request.state, _EDITS_KEY) or {}
+        to_run = {**call, **edits.get(call["id"], {})}
         saved = read_key(request.state, _STATE_KEY) or {}
         task = ensure_config().get("metadata", {}).get("langgraph_checkpoint_ns")
         is_batched = self.interrupt_mode == "batched"
         is_in_graph = task is not None or bool(saved)  # a thread may have lost its context
-        if is_batched and (not is_in_graph or key in saved.get("decided", ())):
+        if is_batched and (not is_in_graph or call_key(to_run) in saved.get("decided", ())):
             return None
         selected = [call] if self._is_selected(request) else []
         if selected and not self._is_first(key, task):
@@ -267,7 +284,7 @@ def _settings(runtime: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
 def _refused(messages: Sequence[Any] | None, saved: Mapping[str, Any]) -> list[str]:
     """Return the tools whose calls were refused in this turn, also by messages removed since."""
     refused = refused_tools(messages or (), saved.get("asked_id"))
-    return sorted({*saved.get("refused", ()), *refused})
+    return sorted(refused.union(saved.get("refused", ())))
 
 
 def _situation(state: Any, call_id: str | None, saved: StateUpdate, runtime: Any) -> Situation:

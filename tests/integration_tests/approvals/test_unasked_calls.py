@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
@@ -398,3 +398,51 @@ async def test_a_call_runs_when_its_decision_is_stored(bench: Bench, mode: str) 
     graph = agent(bench, Shop(), "Done.", **options)
     await bench.invoke(graph, None)
     assert known == [1]
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+async def test_langchains_middleware_beside_ours_keeps_its_edits(
+    bench: Bench, *, ours_first: bool
+) -> None:
+    """As deepagents adds it for `permissions`. The one listed last asks first."""
+    email = ("send_email", {"to": "bob@example.com", "body": "Hello."})
+    bye = {"name": "send_email", "args": {"to": "bob@example.com", "body": "Bye."}}
+    shop = Shop()
+    made: list[Any] = [middleware(bench, interrupt_on={"refund": True})]
+    made.insert(ours_first, HumanInTheLoopMiddleware({"send_email": True}))
+    message = Calls(*CALL.calls, email)
+    AgentModel(bench.server, message, "Done.")
+    graph = agent_with(bench, *made, tools=shop.tools)
+    asked = await bench.invoke(graph, ask())
+    for decision in [EDIT, {"type": "edit", "edited_action": bye}][:: 1 - 2 * ours_first]:
+        asked = await bench.resume(graph, answers(asked, decision))
+    if ours_first:
+        assert {*shop.ran} == {("A7", 5), ("bob@example.com", "Bye.")}
+    else:  # the edit of ours was lost
+        assert (questions(asked), ("A7", 20) in shop.ran) == ([REFUND], False)
+
+
+async def test_an_edit_is_not_applied_to_anothers_call_with_the_same_id(bench: Bench) -> None:
+    looks = Calls(("look_up", {"name": "Bob"}), call_id="x")
+    shop, graph, asked = await start(
+        bench, "batched", Calls(*CALL.calls, call_id="x"), looks, "Done."
+    )
+    await bench.resume(graph, answers(asked, EDIT))
+    assert shop.ran == [("A7", 5), ("look_up", "Bob")]
+
+
+async def test_nothing_is_learned_if_the_answer_is_for_an_earlier_message(
+    bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A subgraph with `checkpointer=False` begins again, and the model may call another tool."""
+    shop = Shop()
+    other = calls("refund", order="A7", amount=999)
+    inner = agent(bench, shop, CALL, other, "Done.", interrupt_mode=mode, checkpointer=False)
+    builder = StateGraph(MessagesState)
+    builder.add_node("agent", inner)
+    builder.add_edge(START, "agent")
+    graph = bench.compile(builder)
+    asked = await bench.invoke(graph, ask())
+    await bench.resume(graph, answers(asked, APPROVE))
+    assert await learned(bench) == set()
+    assert ("Nothing was learned" in caplog.text) is (mode == "batched")
