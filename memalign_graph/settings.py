@@ -403,7 +403,7 @@ class Gate(Settings):
     """A function of the state that returns `inputs` and `outputs`, in place of `sees`."""
     sees: Sees = "turn"
     """What is judged. `turn`: tool calls, their results and the answer as `outputs`, the request
-    and the conversation before it as `inputs`. `answer`: the last human message and the answer.
+    and the conversation before it as `inputs`. `answer`: the request and the answer.
     `conversation`: all of it as `outputs`, the first request as `inputs`. Without tool calls and
     earlier turns all three are the same."""
     fallback: Annotated[str | None, PlainValidator(_fallback_text)] = None
