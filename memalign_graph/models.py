@@ -45,8 +45,9 @@ T = TypeVar("T")
 _MAX_VALUES = 100
 """How many models an event loop keeps of a graph: a run's context may name any."""
 
-_MAX_LOOPS = 32
-"""How many event loops are kept: their callers may drop them without closing them."""
+_MAX_LOOPS = 64
+"""How many event loops are kept: their callers may drop them without closing them. Web servers run
+up to 40 threads, each with a loop."""
 
 DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
 
@@ -474,13 +475,8 @@ _FIELDS_NOT_IN_KEY |= {"request_timeout", "timeout", "http_socket_options", "str
 _FIELDS_NOT_IN_KEY |= {"default_request_timeout", "max_concurrent_requests", "keep_alive"}
 _FIELDS_NOT_IN_KEY |= {"default_headers", "default_query", "openai_organization", "openai_proxy"}
 _FIELDS_NOT_IN_KEY |= {"additional_headers", "anthropic_proxy", "groq_proxy", "client_args"}
-_FIELDS_NOT_IN_KEY |= {
-    "default_metadata",
-    "client_kwargs",
-    "async_client_kwargs",
-    "sync_client_kwargs",
-}
-_FIELDS_NOT_IN_KEY |= {"profile"}  # changes with the provider's package
+_FIELDS_NOT_IN_KEY |= {"client_kwargs", "async_client_kwargs", "sync_client_kwargs"}
+_FIELDS_NOT_IN_KEY |= {"default_metadata", "profile"}  # changes with the provider's package
 
 
 def model_key(model: BaseChatModel) -> str:
@@ -556,8 +552,8 @@ def max_input_tokens(model: BaseChatModel) -> int:
     for inner in inner_models(model):
         profile = getattr(inner, "profile", None) or {}
         # ChatOllama's server cuts longer prompts.
-        window = profile.get("max_input_tokens") or getattr(inner, "num_ctx", None)
-        windows.append(int(window or 128_000))
+        known = (profile.get("max_input_tokens"), getattr(inner, "num_ctx", None))
+        windows.append(int(min(filter(None, known), default=128_000)))
     return min(windows)
 
 

@@ -179,14 +179,18 @@ def _parse_json(text: str) -> Any:
 
 _REFUSED_STATUS = (400, 422)
 """HTTP statuses that concern one prompt or text."""
-_REFUSED_CODE = re.compile("context_length|content_|invalid_prompt")
-"""Codes in a body with status 200 that concern one prompt; other words are outages."""
+_REFUSED_CODE = re.compile(
+    "context_length|content_|invalid_prompt|json_validate_failed|tool_use_failed"
+)
+"""Codes that concern one prompt, also if the error quotes an answer with words of an outage. In a
+body with status 200, all other codes are outages."""
 _TOO_LARGE = 413
 _OUTAGE = re.compile(
     "(?i)api key|unexpected response type|no (embedding )?data received|buffer size must|"
     "no sync function|rate.?limit|overloaded|server.error|credit balance|usage limits|"
     "billing (hard|on)|failed_precondition|organization has been|decommissioned|invalid model|"
-    "model (not (exist|found)|identifier)|(does|is)(n.t| not) support|no longer support"
+    "model (not (exist|found)|identifier)|no longer support|"
+    "(does|is)(n.t| not) support.{0,30}(this model|the api|schema|format|tools?|thinking)\\b"
 )
 """Providers also return 400 for a wrong key, an empty account, and a model that has been shut down
 or lacks a capability. OpenAI's Responses API returns 200 with an error. Proxies return 200 with a
@@ -250,7 +254,8 @@ def is_refusal(error: Exception, hints: Mapping[str, str] = _HINTS) -> bool:
     if hint == _OVERFLOW_HINT or status == _TOO_LARGE:
         return True  # a shorter one may fit
     is_garbled = isinstance(error, JSONDecodeError | Base64Error)
-    if is_garbled or hint or _OUTAGE.search(str(error)):
+    text = str(error)
+    if is_garbled or hint or (_OUTAGE.search(text) and not _REFUSED_CODE.search(text)):
         return False
     return isinstance(error, ValueError) if status is None else status in _REFUSED_STATUS
 

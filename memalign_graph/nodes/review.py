@@ -39,7 +39,7 @@ async def decide_review(
 ) -> StateUpdate:
     """Decide whether an expert is asked, and keep the judgment.
 
-    `forced` are reasons to ask about a call of a tool, whatever the verdict.
+    Of a tool's call, `forced` has the reasons to ask whatever the verdict; of others it is None.
     """
     from memalign_graph.evidence.deciding import make_review_choice
 
@@ -73,7 +73,7 @@ async def decide_review(
             await log_review(io, access, judgment, choice, at)
     emit_evaluation(judgment, asked=choice.asks)
     decided = judgment.model_copy(update={"review": choice})
-    # A kept call without a question was run; of another judgment that says nothing.
+    # A kept choice not to ask says that the call ran, so only calls have one.
     shown = decided if choice.asks or forced is not None else judgment
     kept = await keep_judgment(io, access, shown, step.example, vector, judge.keep_judgments)
     return {"judgment": kept.model_copy(update={"review": choice}).to_json()}

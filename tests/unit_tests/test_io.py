@@ -285,6 +285,8 @@ def httpxs(status: int) -> Exception:
         (failure("The model `a` has been decommissioned.", status_code=400), None, False),
         (failure("User location is not supported for the API use.", code=400), None, False),
         (failure("This model does not support `json_schema`.", status_code=400), None, False),
+        (failure("This language does not support the word.", status_code=400), None, True),
+        (failure("json_validate_failed: 'No API key works.'", status_code=400), None, True),
         (failure("Organization has been restricted.", status_code=400), None, False),
         (failure("Your bill about a restricted account.", status_code=400), None, True),
         (failure("Request too large: rate_limit_exceeded", status_code=413), None, True),

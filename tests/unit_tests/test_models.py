@@ -239,8 +239,9 @@ class Ollama(FakeListChatModel):
     num_ctx: int | None = 4_096
 
 
-def test_window_of_ollamas_server_counts_where_the_profile_has_none() -> None:
+def test_window_of_ollamas_server_counts_where_the_profile_has_none_or_a_larger_one() -> None:
     assert max_input_tokens(Ollama()) == 4_096
+    assert max_input_tokens(Ollama(profile={"max_input_tokens": 128_000})) == 4_096
     assert max_input_tokens(Ollama(num_ctx=None)) == 128_000
     assert max_input_tokens(Ollama(profile={"max_input_tokens": 3_000})) == 3_000
 
