@@ -184,8 +184,7 @@ def _open_postgres_store(url: str) -> Iterator["BaseStore"]:
 
     # Each connection is tested before use, and replaced if it is broken.
     pool: Any = {"max_size": POOL_SIZE, "check": ConnectionPool.check_connection}
-    with _setup_lock(url), PostgresStore.from_conn_string(url) as store:
-        store.setup()
+    _set_up(url, PostgresStore, "store_migrations")
     with PostgresStore.from_conn_string(url, pool_config=pool) as store:
         yield store
 
@@ -207,23 +206,32 @@ def _open_postgres_checkpointer(url: str) -> Iterator["BaseCheckpointSaver[Any]"
     with require_extra("postgres", "a checkpointer in Postgres"):
         from langgraph.checkpoint.postgres import PostgresSaver
 
+    _set_up(url, PostgresSaver, "checkpoint_migrations")
     with PostgresSaver.from_conn_string(url) as saver:
-        with _setup_lock(url):
-            saver.setup()
         yield saver
 
 
-@contextmanager
-def _setup_lock(url: str) -> Iterator[None]:
-    """Let one process at a time create tables, which takes several transactions."""
+def _set_up(url: str, kind: Any, migrations: str) -> None:
+    """Create the tables that are missing, one process at a time; it takes several transactions."""
     import psycopg
 
-    with psycopg.connect(url, autocommit=True) as connection:
-        # Waiting inside a statement would block `CREATE INDEX CONCURRENTLY`.
-        query = "SELECT pg_try_advisory_lock(%s)"
-        while connection.execute(query, (_SETUP_LOCK_ID,)).fetchone() != (True,):
+    with psycopg.connect(url, prepare_threshold=None) as connection:
+        # The lock ends with its transaction: a pooler would keep that of a session. Waiting for it
+        # inside a statement, or a snapshot, which a statement with parameters also keeps, would
+        # block `CREATE INDEX CONCURRENTLY`.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        if has_postgres_table(url, migrations):
+            # A role that may not create tables can use complete ones.
+            query = f"SELECT max(v) >= %s FROM {migrations}"
+            if connection.execute(query, (len(kind.MIGRATIONS) - 1,)).fetchone() == (True,):
+                return
+            connection.rollback()
+        query = f"SELECT pg_try_advisory_xact_lock({_SETUP_LOCK_ID})"
+        while connection.execute(query).fetchone() != (True,):
+            connection.rollback()
             time.sleep(0.05)
-        yield
+        with kind.from_conn_string(url) as made:
+            made.setup()
 
 
 def has_postgres_table(url: str, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,41 @@ def test_concurrent_commands_set_up_an_empty_database(url: str) -> None:
     assert failed == []
     with open_store(url) as store:
         assert len(store.search(("a",))) == len(threads)
+
+
+@pytest.mark.parametrize("opening", [open_store, open_checkpointer])
+def test_role_that_may_not_create_tables_uses_those_of_an_admin(url: str, opening: Any) -> None:
+    import psycopg
+
+    with opening(url):
+        pass
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE app LOGIN")
+        try:
+            admin.execute("REVOKE CREATE ON SCHEMA public FROM public")
+            admin.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO app")
+            with opening(url.replace("postgres:s3cret@", "app@")):
+                pass
+        finally:
+            admin.execute("DROP OWNED BY app")
+            admin.execute("DROP ROLE app")
+
+
+def test_setup_leaves_no_lock_on_a_connection_that_a_pooler_keeps(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    kept: list[psycopg.Connection] = []
+    with monkeypatch.context() as pooler:
+        pooler.setattr(psycopg.Connection, "close", lambda connection: kept.append(connection))
+        with open_store(url):
+            pass
+    with psycopg.connect(url) as other:
+        locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        assert other.execute(locks).fetchone() == (0,)
+    for connection in kept:
+        connection.close()
 
 
 def test_closed_connection_is_replaced(url: str) -> None:
