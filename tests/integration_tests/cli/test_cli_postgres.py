@@ -100,7 +100,7 @@ def test_setup_leaves_no_lock_on_a_connection_that_a_pooler_keeps(
 
     kept: list[psycopg.Connection] = []
     with monkeypatch.context() as pooler:
-        pooler.setattr(psycopg.Connection, "close", lambda connection: kept.append(connection))
+        pooler.setattr(psycopg.Connection, "close", lambda self: kept.append(self))  # noqa: PLW0108
         with open_store(url):
             pass
     with psycopg.connect(url) as other:
