@@ -251,10 +251,11 @@ def is_refusal(error: Exception, hints: Mapping[str, str] = _HINTS) -> bool:
     """Return whether a provider refused this prompt or text, and others may be answered."""
     hint = _hint(error, hints)
     status = _http_status(error) or _http_status(error.__cause__)
-    if hint == _OVERFLOW_HINT or status == _TOO_LARGE:
+    text = str(error)
+    # Above the limit of a minute, OpenAI returns 429.
+    if hint == _OVERFLOW_HINT or status == _TOO_LARGE or "Request too large" in text:
         return True  # a shorter one may fit
     is_garbled = isinstance(error, JSONDecodeError | Base64Error)
-    text = str(error)
     if is_garbled or hint or (_OUTAGE.search(text) and not _REFUSED_CODE.search(text)):
         return False
     return isinstance(error, ValueError) if status is None else status in _REFUSED_STATUS

@@ -39,7 +39,6 @@ class MemoryLayout:
     - `head`: one item with the id of the fact that was written last.
     - `drafts`: one item per reply of a model that is not committed yet.
     - `judgments`: one item per judgment that is kept for feedback, by its id.
-    - `batches`: one item per file of prompts outside of the store.
     - `reviews`, `vectors`: the prefix of the review log's days, and of the embedders.
     """
 

@@ -22,8 +22,6 @@ from memalign_graph.memory.facts import (
 from memalign_graph.memory.index import text_of, vector_key
 from memalign_graph.types import Episode, Guideline, word_of
 
-VERSION_SPACE = 2**128
-
 
 @dataclass(frozen=True, slots=True)
 class PastVerdict:
@@ -209,7 +207,7 @@ class MemoryState:
     def version(self) -> str:
         """The hash of the active content: the same content has the same version."""
         total = self._total + sum(self.guideline_terms().values())
-        return f"{total % VERSION_SPACE:032x}"
+        return f"{total % 2**128:032x}"
 
     def guideline_terms(self) -> dict[str, int]:
         """Return each guideline's term in the version; only changed ones are hashed again."""

@@ -290,6 +290,7 @@ def httpxs(status: int) -> Exception:
         (failure("Organization has been restricted.", status_code=400), None, False),
         (failure("Your bill about a restricted account.", status_code=400), None, True),
         (failure("Request too large: rate_limit_exceeded", status_code=413), None, True),
+        (failure("Request too large: Limit 3, Requested 4.", status_code=429), None, True),
         (httpxs(422), None, True),
         (httpxs(503), None, False),
         (ValueError("The prompt was blocked."), None, True),
