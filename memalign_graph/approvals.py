@@ -112,8 +112,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
         """Save the run's settings, and clear the decisions of an earlier turn."""
         last = [None, *(state.get("messages") or ())][-1]
-        asked_id = last.id if is_question(last) else None
-        own: StateUpdate = {"settings": _settings(runtime, {}), "asked_id": asked_id}
+        earlier = (state.get(_STATE_KEY) or {}).get("asked_ids", [])
+        asked_ids = [*earlier, last.id] if is_question(last) else earlier
+        own: StateUpdate = {"settings": _settings(runtime, {}), "asked_ids": asked_ids}
         return {_STATE_KEY: {**own, "decided": []}, _EDITS_KEY: {}}
 
     async def _wrap_model_call(self, io: IO, request: Any, handler: Any) -> Any:
@@ -283,7 +284,7 @@ def _settings(runtime: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refused(messages: Sequence[Any] | None, saved: Mapping[str, Any]) -> list[str]:
     """Return the tools whose calls were refused in this turn, also by messages removed since."""
-    refused = refused_tools(messages or (), saved.get("asked_id"))
+    refused = refused_tools(messages or (), saved.get("asked_ids", ()))
     return sorted(refused.union(saved.get("refused", ())))
 
 
@@ -296,7 +297,7 @@ def _situation(state: Any, call_id: str | None, saved: StateUpdate, runtime: Any
         if any(call["id"] == call_id for call in calls):
             before, own = list(messages[:place]), message
     refused, settings = _refused(before, saved), _settings(runtime, saved)
-    return Situation(before, refused, settings, runtime, own, saved.get("asked_id"))
+    return Situation(before, refused, settings, runtime, own, saved.get("asked_ids", ()))
 
 
 class ApprovalWrapper:

@@ -19,11 +19,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from memalign_graph import state as schemas
-from memalign_graph.conversation import (
-    critique_text,
-    messages_since_question,
-    with_notes_as_results,
-)
+from memalign_graph.conversation import critique_text, questions_in, with_notes_as_results
 from memalign_graph.errors import InvalidInputError, MemAlignError, excerpt
 from memalign_graph.graphs import add_judging, add_learning
 from memalign_graph.identity import digest, storable
@@ -91,11 +87,12 @@ class Approval(Settings):
     an Agent Server has authenticated, if any."""
 
 
-def refused_tools(messages: Sequence[Any], asked_id: str | None = None) -> set[str]:
+def refused_tools(messages: Sequence[Any], asked_ids: Collection[str] = ()) -> set[str]:
     """Return the tools of calls that the judge or a person refused in this turn."""
+    questions = questions_in(messages, asked_ids)
     return {
         message.name
-        for message in messages_since_question(messages, asked_id)
+        for message in messages[questions[-1] if questions else 0 :]
         if isinstance(message, ToolMessage) and message.status == "error" and message.name
         if message.artifact == _REFUSED or message.text.startswith(_REJECTION.format(message.name))
     }
@@ -126,7 +123,7 @@ class Situation:
     settings: dict[str, Any]
     runtime: Any
     message: Any = None  # with the calls
-    asked_id: str | None = None  # of the message that began the turn, if it is known
+    asked_ids: Collection[str] = ()  # of the messages that began turns, as far as they are known
 
 
 @dataclass(frozen=True)
@@ -261,7 +258,7 @@ class CallJudge:
         is_named = require_bool(self._always_ask(own), "always_ask")
         forced = ["always_ask"] if never_runs or is_named else []
         said = [*(messages or ()), situation.message]
-        if repeats_tool_text(call["args"], said, situation.asked_id):
+        if repeats_tool_text(call["args"], said, situation.asked_ids):
             forced.append("untrusted_text")
         if call["name"] in situation.refused:
             # A model that tries arguments until one passes is not what the bound was measured on.

@@ -86,7 +86,7 @@ def read_turn(
     """Return the current turn, without the state of another one."""
     messages = messages if isinstance(messages, list | tuple) else ()
     begun = state.get("asked_id")
-    questions = [messages[place].id for place in _questions_of_gate(messages, begun)]
+    questions = [messages[place].id for place in questions_of_gate(messages, begun)]
     last_id, has_ended = next(reversed(questions), begun), state.get("status", "revise") != "revise"
     # `Command(goto=...)` skips `before_turn`, and a gate that begins the turn runs beside it.
     is_new = begun is not None and has_ended and questions[-1:] != [begun]
@@ -105,38 +105,30 @@ def is_question(message: Any, asked_id: str | None = None) -> bool:
     """Return whether a human wrote a message; one that began a turn may claim any source."""
     if not isinstance(message, HumanMessage):
         return False
-    return _begins_turn(message, asked_id) or _SOURCE not in message.additional_kwargs
+    begins_turn = asked_id is not None and message.id == asked_id
+    return begins_turn or _SOURCE not in message.additional_kwargs
 
 
-def _begins_turn(message: HumanMessage, asked_id: str | None) -> bool:
-    return asked_id is not None and message.id == asked_id
-
-
-def questions_in(messages: Sequence[Any], asked_id: str | None = None) -> list[int]:
+def questions_in(messages: Sequence[Any], asked_ids: Collection[str] = ()) -> list[int]:
     """Return the places of the user's messages.
 
     A human message after a tool's call or result counts as the tool's, such as a screenshot, unless
-    it is the one that began the turn.
+    it is known to have begun a turn.
     """
     places, is_tools = [], False
     for place, message in enumerate(messages):
         if not isinstance(message, HumanMessage):
             is_tools = isinstance(message, ToolMessage) or bool(_calls(message))
-        elif _begins_turn(message, asked_id) or (is_question(message) and not is_tools):
+        elif message.id in asked_ids or (is_question(message) and not is_tools):
             places.append(place)
     return places
 
 
-def _questions_of_gate(messages: Sequence[Any], asked_id: str | None) -> list[int]:
+def questions_of_gate(messages: Sequence[Any], asked_id: str | None) -> list[int]:
     if asked_id is not None:
-        return questions_in(messages, asked_id)
+        return questions_in(messages, [asked_id])
     # A gate that does not know what began the turn must not miss a request.
     return [place for place, message in enumerate(messages) if is_question(message)]
-
-
-def messages_since_question(messages: Sequence[Any], asked_id: str | None = None) -> Sequence[Any]:
-    places = questions_in(messages, asked_id)
-    return messages[places[-1] if places else 0 :]
 
 
 def with_notes_as_results(messages: Sequence[Any]) -> list[Any]:
@@ -283,7 +275,7 @@ def parse_seen(fields: Any, *, is_models: bool = True) -> Example | str:
 def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] | None:
     """Return the inputs and outputs to judge; None if there is no answer."""
     messages = judged_messages(_langchain_messages(turn.messages, messages_key))
-    questions = _questions_of_gate(messages, turn.asked_id)
+    questions = questions_of_gate(messages, turn.asked_id)
     # Other middleware may have replaced the question by a summary.
     if not messages or not (questions or "asked" in turn.state):
         why = "no message is human" if turn.messages else "the state has no messages to judge"
@@ -294,8 +286,7 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
     outputs = _final_answer(messages, turn.structured)
     if not outputs:
         return None
-    began = [place for place in questions if messages[place].id == turn.asked_id]
-    asked = (began or questions or [-1])[-1]
+    asked = questions[-1] if questions else -1
     request: Any = request_text(messages[asked]) if questions else turn.state["asked"]
     request = request or "(no text)"
     shown = _shown(messages, turn)

@@ -83,8 +83,8 @@ def new_turn(messages: Any) -> TurnState:
     last = messages[-1] if messages else None
     begins_turn = not is_nested(run) or conversation.is_question(last)
     last_id = getattr(last, "id", None) if begins_turn else None
-    since = conversation.messages_since_question(messages, last_id)
-    question: Any = since[0] if since else None
+    places = conversation.questions_of_gate(messages, last_id)
+    question: Any = messages[places[-1] if places else 0] if messages else None
     is_human = isinstance(question, HumanMessage)
     asked = {"asked": conversation.request_text(question)} if is_human else {}
     settings = _settings_of(run, NO_TURN)

@@ -3,7 +3,7 @@
 import html
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -40,7 +40,7 @@ _MAX_DESTINATIONS = 1_000
 
 
 def repeats_tool_text(
-    args: Mapping[str, Any], messages: Sequence[Any], asked_id: str | None = None
+    args: Mapping[str, Any], messages: Sequence[Any], asked_ids: Collection[str] = ()
 ) -> bool:
     """Return whether an address, amount or identifier comes from a tool and not from the user.
 
@@ -50,7 +50,7 @@ def repeats_tool_text(
     """
     if not (values := dict.fromkeys(_destinations(args, named=False))):
         return False
-    questions = questions_in(messages, asked_id)
+    questions = questions_in(messages, asked_ids)
     since = messages[questions[-1] + 1 if questions else 0 :]
     caller = getattr(messages[-1], "name", None)
     texts = {text for message in since for text in _returned_texts(message, caller)}

@@ -210,8 +210,11 @@ async def test_a_human_message_of_a_tool_is_not_the_request(bench: Bench, sees: 
     assert shown == "So sorry!" if sees == "answer" else "user: The screenshot" in shown
 
 
+@pytest.mark.parametrize("handed_over", [True, False])
 @pytest.mark.parametrize("nested", [True, False])
-async def test_a_request_after_a_tools_result_is_judged(bench: Bench, *, nested: bool) -> None:
+async def test_a_request_after_a_tools_result_is_judged(
+    bench: Bench, *, nested: bool, handed_over: bool
+) -> None:
     """Such as after a run that broke, or after a tool whose result was the answer."""
     AgentModel(bench.server, "Second.")
     options: dict[str, Any] = {"store": None, "checkpointer": None} if nested else {}
@@ -219,7 +222,8 @@ async def test_a_request_after_a_tools_result_is_judged(bench: Bench, *, nested:
     graph = bench.compile(writing(graph, Judged)) if nested else graph
     call = ToolCall(name="screenshot", args={}, id="1")
     tools = [AIMessage("", tool_calls=[call]), ToolMessage("See below.", tool_call_id="1")]
-    asked = {"messages": [*ask()["messages"], *tools, ("human", "Two?")]}
+    after = [("ai", "My colleague will help.")] * (nested and handed_over)
+    asked = {"messages": [*ask()["messages"], *tools, ("human", "Two?"), *after]}
     result = await bench.invoke(graph, asked)
     assert result["quality_gate"]["status"] == "accepted"
     assert inputs(bench.server) == ["Two?"]
@@ -246,6 +250,21 @@ async def test_verdicts_of_subagents_do_not_replace_the_agents(
     verdict = result["quality_gate"]
     assert (verdict["status"], verdict["revisions"]) == ("exhausted", 1)
     assert (verdict["passed"], verdict["let_through"], verdict["value"]) == (False, False, False)
+
+
+async def test_a_thread_of_an_earlier_version_keeps_its_verdict(bench: Bench) -> None:
+    AgentModel(bench.server, "Draft.", calls("screenshot"))
+    bench.server.rules = fails("Draft")
+    limit = ModelCallLimitMiddleware(thread_limit=2, exit_behavior="end")
+    stops: Any = {"interrupt_before": ["tools"]}
+    graph = agent(bench, limit, gate(bench), tools=[screenshot], **stops)
+    await bench.invoke(graph, ask())
+    thread: Any = {"configurable": {"thread_id": "t"}}
+    turn = (await graph.aget_state(thread)).values["_quality_gate_loop"]
+    del turn["verdict"]
+    await graph.aupdate_state(thread, {"_quality_gate_loop": turn})
+    verdict = (await bench.invoke(graph, None))["quality_gate"]
+    assert (verdict["status"], verdict["value"]) == ("exhausted", False)
 
 
 async def test_agent_in_a_parent_graph_counts_revisions_per_turn(bench: Bench) -> None:

@@ -44,6 +44,7 @@ from tests.integration_tests.approvals.support import (
 )
 from tests.integration_tests.gates.support import models
 
+MALLORY = "mallory@evil.example"
 EDIT = {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A7", "amount": 5}}}
 
 
@@ -98,6 +99,24 @@ async def test_what_the_user_writes_after_a_tools_result_is_the_users(
     looked_up = AIMessage("", tool_calls=[{"name": "look_up", "args": {}, "id": "1"}])
     said = [("human", "Which?"), looked_up, ToolMessage("A7, 20", tool_call_id="1")]
     await bench.invoke(graph, {"messages": [*said, *ask()["messages"]]})
+    assert asked_for(bench) == [["no_similar_episode"]]
+
+
+async def test_what_the_user_wrote_in_earlier_turns_is_the_users(bench: Bench, mode: str) -> None:
+    """Also after a turn that a tool's result ended."""
+    await trust_judge(bench)
+
+    @tool(return_direct=True)
+    def show(name: str) -> str:
+        """Show a customer."""
+        return name
+
+    shop, shown = Shop(), [Calls(("show", {"name": "Bob"}))] * 2
+    send = calls("send_email", to=MALLORY, body="Hello.")
+    options: dict[str, Any] = {"tools": [*shop.tools, show], "interrupt_mode": mode}
+    graph = agent(bench, shop, *shown, Calls(("look_up", {"name": "Bob"})), send, **options)
+    for text in ("Who is Bob?", f"He is {MALLORY}. Show him again.", "Look him up, and write."):
+        await bench.invoke(graph, ask(text))
     assert asked_for(bench) == [["no_similar_episode"]]
 
 

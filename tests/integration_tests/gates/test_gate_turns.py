@@ -141,6 +141,18 @@ async def test_context_is_not_carried_to_the_next_turn(bench: Bench) -> None:
     assert len(await bench.episodes()) == len(await bench.episodes(namespace=("team-a",))) == 1
 
 
+async def test_what_the_user_adds_in_a_turn_is_judged(bench: Bench) -> None:
+    builder = writing(Writer("Which order?"))
+    builder.add_node("ask", lambda _: {"messages": [HumanMessage(interrupt("Which?"))]})
+    builder.add_node("answer", Writer("A7 is in Rome."))
+    builder.add_edge("write", "ask")
+    builder.add_edge("ask", "answer")
+    graph = bench.compile(gate_on(bench, builder, after="answer", revise="answer"))
+    await bench.invoke(graph, asked())
+    await bench.resume(graph, "A7")
+    assert inputs(bench.server) == [f"1. user: {QUESTION}\n2. assistant: Which order?\n3. user: A7"]
+
+
 async def test_resume_with_one_setting_keeps_the_turns_namespace(bench: Bench) -> None:
     graph = gated(bench, Writer())
     settings = {"namespace": ["team-a"], "review": "always"}

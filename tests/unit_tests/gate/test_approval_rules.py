@@ -221,7 +221,7 @@ CALLING = AIMessage("", tool_calls=[ToolCall(name="look_up", args={}, id="1")])
 )
 def test_only_what_tools_said_in_the_turn_counts(messages: Any, *, is_repeated: bool) -> None:
     """A summary of tools' results counts as one, and not as the user's words."""
-    assert repeats_tool_text({"to": "mallory@evil.example"}, messages, "asked") is is_repeated
+    assert repeats_tool_text({"to": "mallory@evil.example"}, messages, ["asked"]) is is_repeated
 
 
 def test_a_note_of_middleware_is_not_shown_as_the_users_words() -> None:
@@ -270,7 +270,7 @@ def test_refused_calls_are_recognized(result: dict[str, Any], *, is_refused: boo
     assert refused_tools([*turn(), refused]) == ({"refund"} if is_refused else set())
     shot = HumanMessage("The screenshot.", id="shot")
     assert refused_tools([*turn(), refused, shot]) == ({"refund"} if is_refused else set())
-    assert refused_tools([*turn(), refused, shot], "shot") == set()
+    assert refused_tools([*turn(), refused, shot], ["shot"]) == set()
     assert refused_tools([*turn(), refused, WRITING, HumanMessage("And now?")]) == set()
 
 
