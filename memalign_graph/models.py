@@ -319,12 +319,11 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
             f"{field}: {text!r} needs a key: set OPENAI_API_KEY, or pass another model; 'local' "
             "needs none."
         )
-    options: dict[str, Any] = {
-        "model": name,
-        "timeout": 120.0,  # seconds; the client's default is 600
-        "http_client": _http_client(os.getpid()),
-        "http_async_client": _http_async_clients.get(None, _make_http_async_client),
-    }
+    # In seconds; the client's default is 600.
+    options: dict[str, Any] = {"model": name, "timeout": 120.0}
+    if not os.environ.get("OPENAI_PROXY"):  # langchain-openai makes the clients of a proxy itself
+        options["http_client"] = _http_client(os.getpid())
+        options["http_async_client"] = _http_async_clients.get(None, _make_http_async_client)
     if field == "model":
         return _deterministic(langchain_openai.ChatOpenAI(**options))
     # Counting tokens would download tables at first use; texts are shortened before this call.

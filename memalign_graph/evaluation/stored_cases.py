@@ -72,7 +72,7 @@ async def _flips(
         The cases, with the guidelines that changed the verdict.
 
     Raises:
-        InvalidInputError: If an argument can't be used, or the memory never had the version.
+        InvalidInputError: If an argument can't be used, or `history()` does not list the version.
     """
     settings, judge = _parse_arguments(memory, options)
     with open_experiment(memory.criterion, settings) as experiment:

@@ -396,7 +396,7 @@ class JudgeMemory:
             The episodes and guidelines of that version.
 
         Raises:
-            InvalidInputError: If the memory never had this version.
+            InvalidInputError: If `history()` does not list this version.
         """
         return await history.snapshot(io, self.access, version)
 
@@ -413,7 +413,7 @@ class JudgeMemory:
             The items that were added, removed and changed.
 
         Raises:
-            InvalidInputError: If the memory never had one of them.
+            InvalidInputError: If `history()` does not list one of them.
         """
         return await history.diff(io, self.access, a, b)
 
@@ -430,7 +430,7 @@ class JudgeMemory:
             The memory's content; `missing` has what was purged since and cannot be restored.
 
         Raises:
-            InvalidInputError: If the memory never had this version.
+            InvalidInputError: If `history()` does not list this version.
         """
         return await history.rollback(io, self.access, version, author=author)
 

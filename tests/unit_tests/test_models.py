@@ -239,6 +239,12 @@ class Ollama(FakeListChatModel):
     num_ctx: int | None = 4_096
 
 
+def test_models_from_strings_use_a_proxy(key: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_PROXY", "http://proxy:1")
+    made: list[Any] = [resolve_chat_model("openai:m"), resolve_embeddings("openai:e")]
+    assert [model.openai_proxy for model in made] == ["http://proxy:1"] * 2
+
+
 def test_window_of_ollamas_server_counts_where_the_profile_has_none_or_a_larger_one() -> None:
     assert max_input_tokens(Ollama()) == 4_096
     assert max_input_tokens(Ollama(profile={"max_input_tokens": 128_000})) == 4_096
