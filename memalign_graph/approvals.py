@@ -166,10 +166,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         update = self._asking("batched", collect).after_model(state, runtime) or {}
         ids = [call["id"] for call in calls]
         # Langchain's own middleware may have edited other calls of the message. What is left of an
-        # earlier message or turn is dropped.
-        mine, saved = own["edits"], (state.get(_STATE_KEY) and state.get(_EDITS_KEY)) or {}
+        # earlier message is dropped, and of an earlier turn if `before_agent` did not run.
+        mine, edited = own["edits"], (_STATE_KEY in state and state.get(_EDITS_KEY)) or {}
         others = {
-            key: saved[key] for key in saved if key not in ids and saved[key] != mine.get(key)
+            key: edit for key, edit in edited.items() if key not in ids and edit != mine.get(key)
         }
         own["edits"] = {}
         if not calls:
