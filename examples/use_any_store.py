@@ -1,4 +1,4 @@
-"""The same memory in any LangGraph store: in memory or in an SQLite file, sync or async.
+"""The same memory in several LangGraph stores: in memory or in an SQLite file, sync or async.
 
 Another graph finds in the file what was learned; only the new case is embedded.
 """

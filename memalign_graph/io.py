@@ -206,12 +206,17 @@ _PROGRAMMING_ERRORS = (AssertionError, AttributeError, NameError, TypeError)
 """Not errors of a store: a retry would not help."""
 
 
+_POOLER_HINT = "behind a pooler of transactions, set prepare_threshold=None in the pool's kwargs."
+
 # What to do, by the name of an exception of psycopg, sqlite3 or Python.
 _STORE_HINTS = {
     "PoolTimeout": "is the database up? If it is: raise the pool's max_size, or lower concurrency.",
     "ReadOnlySqlTransaction": "LangGraph's store writes to read by key: give it the primary.",
     "UndefinedTable": "make its tables: call the store's setup().",
     "InsufficientPrivilege": "grant the role what it needs on the store's tables.",
+    "QueryCanceled": "raise the role's statement_timeout.",
+    "DuplicatePreparedStatement": _POOLER_HINT,
+    "InvalidSqlStatementName": _POOLER_HINT,
     "DiskFull": "free space on the database's disk.",
     "OperationalError": "is the database up, its URL or path right, and not locked by another "
     "process? If a store's only connection broke, open the store again.",
@@ -228,6 +233,9 @@ def store_errors(store: object) -> Iterator[None]:
         raise
     except Exception as error:
         again = "a retry is safe, nothing is stored twice"
+        # Not a subclass, such as the `JSONDecodeError` of an outage.
+        if type(error) in (NotImplementedError, ValueError):
+            again = "the store refuses what a memory needs, and a retry does not help"
         reason = without_urls(describe_error(error, _STORE_HINTS)).rstrip(".")
         raise StoreError(f"The {type(store).__name__} failed: {reason}; {again}.") from error
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 
-from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.errors import InvalidInputError, MemAlignError, StoreError
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
 from memalign_graph.memory.checks import measure_guidelines
@@ -113,9 +113,11 @@ class MemoryAccess:
             await do_once(io, view.loading, lambda: view.is_loaded, lambda: self._read(io, head))
         if head != view.head:
             facts = await self._facts_since(io, view.latest_fact_id)
-            if facts is None:
+            known = view.fact_ids().union(fact.id for fact in facts or ())
+            if facts is None or (head and head not in known):
                 logger.warning(
-                    "Memory %s: the store was restored from a backup or cleared. Reloading it.",
+                    "Memory %s: a search lacks a known fact. Was the store restored from a backup, "
+                    "or cleared? Reloading the memory.",
                     "/".join(self.layout.root),
                 )
                 discard_view(self.store, view)
@@ -143,7 +145,17 @@ class MemoryAccess:
             )
         by_key = {str(item.get("key")): item for item in records}
         stored = {item["key"]: read_vector(item) for item in vectors}
-        await self._add(io, head, list(map(read_fact, facts)), by_key, stored)
+        read = list(map(read_fact, facts))
+        missing = [key for key in self.view.unknown_records(read) if key not in by_key]
+        lacks_head = bool(head) and head not in {fact.id for fact in read}
+        # The store may have been cleared since the head was read.
+        lacks_head = lacks_head and await self._head(io) == head
+        if lacks_head or await self.get(io, layout.of("words"), missing):
+            raise StoreError(
+                f"The {type(self.store).__name__} does not return all items of a search: use a "
+                "store that does, and in which no item expires."
+            )
+        await self._add(io, head, read, by_key, stored)
 
     async def _facts_since(self, io: IO, newest: str) -> list[Fact] | None:
         """Read unknown facts about as new as the newest known one, or newer; None if it is gone."""

@@ -1,4 +1,4 @@
-"""`JudgeMemory`: one criterion's memory in any LangGraph store, sync and async."""
+"""`JudgeMemory`: one criterion's memory in a LangGraph store, sync and async."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -29,7 +29,7 @@ from langsmith import traceable
 from langsmith.run_helpers import tracing_context
 from openai.types.responses import ResponseError
 
-from memalign_graph import ChatModelError, EmbeddingError
+from memalign_graph import ChatModelError, EmbeddingError, StoreError
 from memalign_graph import io as io_module
 from memalign_graph.evidence.confidence import logprob_model
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
@@ -70,6 +70,31 @@ def test_external_failures_and_truncated_answers(drive: Drive, server: LoopbackS
     with pytest.raises(ChatModelError, match="It broke") as caught:
         drive(lambda io: say(io, server))
     assert caught.value.__cause__ is not None
+
+
+class RefusingStore(InMemoryStore):
+    """Refuses a filter, as MongoDBStore does."""
+
+    def batch(self, ops: Any) -> Any:
+        raise ValueError("Invalid filter key '$gte'.")
+
+
+def test_what_a_store_refuses_is_not_to_be_retried(drive: Drive) -> None:
+    with pytest.raises(StoreError, match=r"RefusingStore failed: .*a retry does not help\.$"):
+        drive(lambda io: io.batch(RefusingStore(), [GetOp(("a",), "key")]))
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("QueryCanceled", "raise the role's statement_timeout"),
+        ("DuplicatePreparedStatement", "prepare_threshold=None"),
+        ("InvalidSqlStatementName", "prepare_threshold=None"),
+    ],
+)
+def test_database_error_names_its_fix(name: str, fix: str) -> None:
+    with pytest.raises(StoreError, match=fix), io_module.store_errors(None):
+        raise type(name, (OSError,), {})(name)
 
 
 class SlowStore(InMemoryStore):

@@ -18,7 +18,7 @@ from langgraph.store.base import GetOp, Op, Result, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
+from memalign_graph import InvalidInputError, JudgeMemory, StoreError, create_judge_graph
 from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory import access, memory_state, view
 from memalign_graph.memory.facts import clock
@@ -315,6 +315,45 @@ def test_writer_with_a_skewed_clock_hides_no_commit(
     assert reader.version() == writer.version()
 
 
+class PagedStore(InMemoryStore):
+    """Leaves the last item of a search of some namespaces out."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        operations = list(ops)
+        results: list[Any] = super().batch(operations)
+        for asked, result in zip(operations, results, strict=True):
+            if isinstance(asked, SearchOp) and asked.namespace_prefix[-1] == self.kind:
+                del result[-1:]
+        return results
+
+
+@pytest.mark.parametrize("kind", ["facts", "words"])
+def test_store_that_returns_a_part_of_a_search_is_not_believed(kind: str) -> None:
+    store = PagedStore("none")
+    judge_memory(store).remember(comment("one"))
+    cold = PagedStore(kind)
+    cold._data = store._data
+    for _ in range(2):
+        with pytest.raises(StoreError, match="PagedStore does not return all items of a search"):
+            judge_memory(cold).episodes()
+    assert len(judge_memory(store).episodes()) == 1
+
+
+def test_running_process_does_not_believe_such_a_store_either() -> None:
+    store, other = PagedStore("none"), InMemoryStore()
+    other._data = store._data
+    reader = judge_memory(store)
+    reader.remember(comment("one"))
+    store.kind = "facts"
+    judge_memory(other).remember(comment("two"))
+    with pytest.raises(StoreError, match="PagedStore does not return all items of a search"):
+        reader.episodes()
+
+
 def test_times_that_postgres_compares_wrongly_are_not_filtered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -332,13 +371,14 @@ def test_times_that_postgres_compares_wrongly_are_not_filtered(
     assert search.filter == {"kind": "fact"}
 
 
-def test_commit_dated_earlier_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seconds", [119, 3600])
+def test_commit_dated_earlier_is_read(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """As by a writer that waits for a lock, beside one whose clock is ahead."""
     ahead, behind, reader = memories(in_memory(), 3)
 
     def write_ahead() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("memalign_graph.memory.access.clock", Shifted(119))
+            patch.setattr("memalign_graph.memory.access.clock", Shifted(seconds))
             ahead.remember(comment("ahead"))
         assert len(recalled(reader)) == 1
 
