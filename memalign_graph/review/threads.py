@@ -173,7 +173,10 @@ async def _settings_of_asking_run(client: Any, thread: Mapping[str, Any]) -> dic
             "Resume it from your application, with that context."
         ) from None
     given = run["kwargs"]
-    # The rest of the config is the server's own, or repeats the context.
+    # The rest of the config is the server's own.
     config = {key: given["config"][key] for key in given["config"].keys() & _REPEATED_CONFIG}
-    settings = {"context": given["context"], "webhook": given.get("webhook"), "config": config}
-    return {"assistant_id": run["assistant_id"], **settings}
+    # Not as a `context`, of which the server drops what the graph's schema lacks.
+    config["configurable"] = {
+        key: value for key, value in given["context"].items() if not key.startswith("checkpoint_")
+    }
+    return {"assistant_id": run["assistant_id"], "webhook": given.get("webhook"), "config": config}

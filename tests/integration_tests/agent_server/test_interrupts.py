@@ -116,8 +116,9 @@ def test_concurrent_learning(client: SyncLangGraphClient, server: LoopbackServer
 
 
 async def test_page_resumes_as_the_run_that_asked(client: SyncLangGraphClient) -> None:
-    given: Any = {"context": {"namespace": ["by_page"]}, "config": {"recursion_limit": 40}}
-    question = ask(client, thread := new_thread(client), **given)
+    own = {"namespace": ["by_page"], "customer": "acme"}  # one is not in the graph's schema
+    config: Any = {"configurable": own, "recursion_limit": 40}
+    question = ask(client, thread := new_thread(client), config=config)
     refuse(client, thread, {"value": "perhaps"})  # a newer run without a context
     assert client.threads.get(thread)["interrupts"] == {}
     task_id = f"t-{thread}-{question['id']}"
@@ -132,7 +133,8 @@ async def test_page_resumes_as_the_run_that_asked(client: SyncLangGraphClient) -
         assert await threads.resume(page, task_id, case, reply) is not None
     assert pending(client, thread) == []
     newest: Any = client.runs.list(thread, limit=1)[0]
-    assert newest["kwargs"]["context"] == given["context"]
+    assert newest["kwargs"]["context"] == own
+    assert newest["kwargs"]["config"]["configurable"].items() >= own.items()
     assert newest["kwargs"]["config"]["recursion_limit"] == 40
 
 

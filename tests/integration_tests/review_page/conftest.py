@@ -232,7 +232,7 @@ class Threads:
     async def create(self, thread_id: str, *, command: Any, **options: Any) -> dict[str, str]:
         if self.faults:
             raise self.faults.pop(0)
-        context = options["context"]
+        context = options["config"]["configurable"] or None
         try:
             await self.graph.ainvoke(Command(**command), self._config(thread_id), context=context)
         except MemAlignError:
