@@ -147,10 +147,9 @@ class MemoryAccess:
         stored = {item["key"]: read_vector(item) for item in vectors}
         read = list(map(read_fact, facts))
         missing = [key for key in self.view.unknown_records(read) if key not in by_key]
-        lacks_head = bool(head) and head not in {fact.id for fact in read}
         # The store may have been cleared since the head was read.
-        lacks_head = lacks_head and await self._head(io) == head
-        if lacks_head or await self.get(io, layout.of("words"), missing):
+        is_part = head and head not in {fact.id for fact in read} and head == await self._head(io)
+        if is_part or await self.get(io, layout.of("words"), missing):
             raise StoreError(
                 f"The {type(self.store).__name__} does not return all items of a search: use a "
                 "store that does, and in which no item expires."
