@@ -125,6 +125,7 @@ def questions_in(messages: Sequence[Any], asked_ids: Collection[str] = ()) -> li
 
 
 def questions_of_gate(messages: Sequence[Any], asked_id: str | None) -> list[int]:
+    """Return the places of the user's messages; the message `asked_id` began the turn."""
     if asked_id is not None:
         return questions_in(messages, [asked_id])
     # A gate that does not know what began the turn must not miss a request.

@@ -206,6 +206,8 @@ _PROGRAMMING_ERRORS = (AssertionError, AttributeError, NameError, TypeError)
 """Not errors of a store: a retry would not help."""
 
 
+_POOLER_HINT = "behind a pooler, set prepare_threshold=None in a pool's kwargs."
+
 # What to do, by the name of an exception of psycopg, sqlite3 or Python.
 _STORE_HINTS = {
     "PoolTimeout": "is the database up? If it is: raise the pool's max_size, or lower concurrency.",
@@ -213,8 +215,8 @@ _STORE_HINTS = {
     "UndefinedTable": "make its tables: call the store's setup().",
     "InsufficientPrivilege": "grant the role what it needs on the store's tables.",
     "QueryCanceled": "raise the role's statement_timeout.",
-    "DuplicatePreparedStatement": "behind a pooler, set prepare_threshold=None in a pool's kwargs.",
-    "InvalidSqlStatementName": "behind a pooler, set prepare_threshold=None in a pool's kwargs.",
+    "DuplicatePreparedStatement": _POOLER_HINT,
+    "InvalidSqlStatementName": _POOLER_HINT,
     "DiskFull": "free space on the database's disk.",
     "OperationalError": "is the database up, its URL or path right, and not locked by another "
     "process? If a store's only connection broke, open the store again.",

@@ -475,7 +475,8 @@ _FIELDS_NOT_IN_KEY |= {"default_request_timeout", "max_concurrent_requests", "ke
 _FIELDS_NOT_IN_KEY |= {"default_headers", "default_query", "openai_organization", "openai_proxy"}
 _FIELDS_NOT_IN_KEY |= {"additional_headers", "anthropic_proxy", "groq_proxy", "client_args"}
 _FIELDS_NOT_IN_KEY |= {"client_kwargs", "async_client_kwargs", "sync_client_kwargs"}
-_FIELDS_NOT_IN_KEY |= {"default_metadata", "profile"}  # changes with the provider's package
+_FIELDS_NOT_IN_KEY |= {"default_metadata"}  # of ChatGoogleGenerativeAI: its headers
+_FIELDS_NOT_IN_KEY |= {"profile"}  # changes with the provider's package
 
 
 def model_key(model: BaseChatModel) -> str:

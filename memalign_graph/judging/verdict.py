@@ -94,7 +94,7 @@ async def run_judge(case: Case) -> Judgment:
         thread_id=call.thread_id,
         judge_key=key,
     )
-    for warning in warnings:
+    for warning in dict.fromkeys(warnings):
         logger.warning("Judging %r: %s", judgment.criterion, warning)
     return judgment
 
