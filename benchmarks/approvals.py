@@ -1,7 +1,8 @@
 """Which calls of an airline's agent still need a person: `python -m benchmarks.approvals`.
 
 A person decides on the training calls one after the other. After some of them, the test calls are
-judged: how many would be asked about, and how many wrong ones would run.
+judged: how many would be asked about, and how many wrong ones would run. A run that was cut off
+asks the model no question again that was answered.
 """
 
 import argparse
@@ -17,14 +18,16 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
 from langgraph.types import Command, Send
 
 from benchmarks.agreement import Row, add_shared_arguments, chat_model, draw_rows, messages_of
 from memalign_graph import Criterion, create_approval_wrapper, create_judge_graph
-from memalign_graph.local import LocalEmbeddings
+from memalign_graph.evaluation.cache import AnswerCache
+from memalign_graph.local import LocalEmbeddings, local_chat_model
+from memalign_graph.local.weights import MODEL
 
 _SET = "airline_call_right"
-_COUNTS = (0, 10, 20, 50)
 
 Asks = Callable[[Row], bool]
 """Whether a policy asks a person about a call."""
@@ -90,7 +93,7 @@ def measure(train: Sequence[Row], test: Sequence[Row], options: argparse.Namespa
     teacher = next(iter(graphs.values()))
     cases = [{name: row[name] for name in ("inputs", "outputs")} for row in test]
     for count in range(len(train) + 1):
-        if count in _COUNTS or count == len(train):
+        if count in options.counts or count == len(train):
             limit: RunnableConfig = {"max_concurrency": options.at_once}
             judged = judge.batch(cases, limit, return_exceptions=True)
             passed = [
@@ -128,13 +131,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.approvals", description=__doc__)
     add = parser.add_argument
     add_shared_arguments(parser, train=72, test=74)
+    add("--counts", type=int, nargs="*", default=[0, 10, 20, 50], help="also judge after so many")
     add("--targets", type=float, nargs="+", default=[0.95, 0.6], help="target agreements")
     add("--results", type=Path, default=Path(__file__).parent / "results" / "approvals.md")
     options = parser.parse_args()
-    options.chat = chat_model(options, options.base_url) if options.base_url else "local"
-    lines = measure(*draw_rows(_SET, options), options)
-    head = ["| decisions | policy | asked | wrong calls run | calls run |", "|---|---|---|---|---|"]
+    options.chat = chat_model(options, options.base_url) if options.base_url else local_chat_model()
     options.results.parent.mkdir(parents=True, exist_ok=True)
+    with SqliteStore.from_conn_string(str(options.results.with_suffix(".db"))) as answers:
+        answers.setup()
+        model = options.model or MODEL
+        options.chat.cache = AnswerCache(answers, count=lambda *_, **__: None, model=model)
+        lines = measure(*draw_rows(_SET, options), options)
+    head = ["| decisions | policy | asked | wrong calls run | calls run |", "|---|---|---|---|---|"]
     options.results.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
 
 

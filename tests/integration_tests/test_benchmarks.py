@@ -97,14 +97,16 @@ def test_longer_cases_are_excluded() -> None:
 
 def test_approvals_measures_each_policy(server: LoopbackServer, tmp_path: Path, run: Run) -> None:
     server.responder = Model()
-    output = run(
-        approvals.main,
-        *("--train", "2", "--test", "4", "--base-url", server.base_url, "--model", "any"),
-        *("--results", str(tmp_path / "approvals.md")),
-    )
+    options = ["--train", "2", "--test", "4", "--base-url", server.base_url, "--model", "any"]
+    options += ["--results", str(tmp_path / "approvals.md")]
+    output = run(approvals.main, *options)
     assert "| 0 | always ask | 100% | 0 of 2 | 0 |" in output
     assert "| 2 | never ask | 0% | 2 of 2 | 4 |" in output
     assert "| 2 | approvals, target 0.95 | 100% | 0 of 2 | 0 |" in output
+    # Answers are kept.
+    count = len(server.chats)
+    assert run(approvals.main, *options, "--counts") == output[output.index("| 2 |") :]
+    assert len(server.chats) == count
 
 
 def test_one_comment_counts_cases(
