@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import unicodedata
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
@@ -73,11 +74,15 @@ def _choice_schema(scale: "Categorical | Pairwise") -> dict[str, Any]:
     return {"type": "string", "enum": list(scale.choices)}
 
 
+def _folded(choice: str) -> str:
+    return unicodedata.normalize("NFKC", choice).casefold()
+
+
 def _choice(scale: "Categorical | Pairwise", value: Any) -> str:
     """Return a choice as the scale spells it."""
     is_name = isinstance(value, str | int | float) and not isinstance(value, bool)
-    name = str(value).strip().casefold() if is_name else ""
-    by_name = {choice.casefold(): choice for choice in scale.choices}
+    name = _folded(str(value).strip()) if is_name else ""
+    by_name = {_folded(choice): choice for choice in scale.choices}
     # A table's column with missing cells holds 1.0 for 1.
     if choice := by_name.get(name) or by_name.get(name.removesuffix(".0")):
         return choice
@@ -100,8 +105,8 @@ class Categorical(_Scale):
             raise ValueError("give at least two choices.")
         if any(not choice.strip() or choice != choice.strip() for choice in choices):
             raise ValueError("a choice may not be empty, or begin or end with blanks.")
-        if len({choice.casefold() for choice in choices}) < len(choices):
-            raise ValueError("two choices differ only in case: rename one.")
+        if len({*map(_folded, choices)}) < len(choices):
+            raise ValueError("two choices differ only in case or encoding: rename one.")
         return choices
 
     value_schema = _choice_schema

@@ -24,8 +24,10 @@ _TEXT_FIELDS = {"rationale", "author", "id"}
 _JSON_FIELDS = ("example", "judgment", "thread_id")
 """Further fields of feedback in JSON that this package writes."""
 _BOOLEANS = {
-    True: "wahr ja vrai oui vero sì si verdadero sí verdadeiro sim waar sant ja prawda tak",
-    False: "falsch nein faux non falso no não onwaar nee falskt nej fałsz nie",
+    True: "wahr ja vrai oui vero sì si verdadero sí verdadeiro sim waar sant ja prawda tak sand "
+    "sann tosi pravda igaz истина doğru",
+    False: "falsch nein faux non falso no não onwaar nee falskt nej fałsz nie falsk usann epätosi "
+    "nepravda hamis ложь yanl\u0131ş yanliş",
 }
 _BOOLEAN_WORDS = {word: value for value, words in _BOOLEANS.items() for word in words.split()}
 """True and false in other languages, as spreadsheets write them."""

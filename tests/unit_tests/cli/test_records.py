@@ -204,6 +204,11 @@ def test_langsmith_and_argilla() -> None:
 MISSING = ("None", "null", "nan")
 
 
+# Of Excel in Danish, Norwegian, Finnish, Czech, Hungarian, Russian and Turkish.
+EXCEL_TRUE = ["SAND", "SANN", "TOSI", "PRAVDA", "IGAZ", "ИСТИНА", "DOĞRU"]
+EXCEL_FALSE = ["FALSK", "USANN", "EPÄTOSI", "NEPRAVDA", "HAMIS", "ЛОЖЬ", "YANLIŞ"]
+
+
 def choices(*names: str) -> Categorical:
     return Categorical(choices=names)
 
@@ -213,13 +218,15 @@ def choices(*names: str) -> Categorical:
     [
         (["vero"], choices("falso", "vero"), ["vero"]),
         *(([word, "NaT"], choices(word, "b"), [word, None]) for word in MISSING),
+        (EXCEL_TRUE, Boolean(), [True] * 7),
+        (EXCEL_FALSE, Boolean(), [False] * 7),
         (["0,5"], Numeric(minimum=0, maximum=1), ["0.5"]),
         (["0,5"], choices("0,5", "1"), ["0,5"]),
         (["1,000", "0,5"], Numeric(minimum=0, maximum=5_000), ["1,000", "0.5"]),
     ],
 )
 def test_values_are_read_by_the_scale(
-    tmp_path: Path, cells: list[str], scale: Any, values: list[str | None]
+    tmp_path: Path, cells: list[str], scale: Any, values: list[Any]
 ) -> None:
     """A word is missing or a number only if it is no choice; 1,000 is left to be refused."""
     rows = [f"Hi;Ho {number};{cell}" for number, cell in enumerate(cells)]
