@@ -36,6 +36,13 @@ _MESSAGE_BY_TYPE = {
 }
 """Messages by pydantic's error type, where pydantic's own message does not say what to do."""
 
+HIDDEN = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
+)
+"""Control characters, those that reorder a text, and those that tag it invisibly."""
+_HIDDEN_OR_MARK = re.compile(rf"{HIDDEN.pattern}|[\u061c\u200e\u200f]")
+"""Also marks of direction, which only a text with right-to-left letters needs."""
+_RIGHT_TO_LEFT = re.compile(r"[\u0590-\u0610\u0620-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _MAX_IDS = 5  # in a message
 _MAX_VALUE_CHARS = 200
 _SHORT = reprlib.Repr()
@@ -83,6 +90,12 @@ class MemAlignWarning(UserWarning):
 
 def excerpt(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[:chars]}…"
+
+
+def visible(text: str) -> str:
+    r"""Spell out characters that hide or reorder others, as in `\x1b`."""
+    hidden = HIDDEN if _RIGHT_TO_LEFT.search(text) else _HIDDEN_OR_MARK
+    return hidden.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def show_value(value: object, chars: int = _MAX_VALUE_CHARS) -> str:

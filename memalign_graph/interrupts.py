@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from memalign_graph.alignment.report import Conflict, ConflictSide
-from memalign_graph.errors import excerpt
+from memalign_graph.errors import excerpt, visible
 from memalign_graph.identity import check_json
 from memalign_graph.prompts.fences import as_text, headline
 from memalign_graph.types import (
@@ -396,7 +396,7 @@ def parse_text(text: Any, name: str) -> str | None:
 def _format_episode(episode: Episode, criterion: Criterion) -> str:
     value = "no value" if episode.value is None else criterion.scale.show(episode.value)
     rationale = excerpt(" ".join((episode.rationale or "").split()), 160)
-    outputs = headline(episode.example.outputs, 160)
+    outputs = visible(headline(episode.example.outputs, 160))
     comment = f": {escape(rationale)}" if rationale else ""
     ticks = _fence(outputs)
     return f"{ticks} {outputs} {ticks} (expert: {value}{comment})"
@@ -566,7 +566,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 def escape(text: str) -> str:
     """Escape what Markdown would render as a link, a picture, a tag, a heading or a fence."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines = visible(text).replace("\r\n", "\n").replace("\r", "\n")
     harmless = lines.replace("\\", "\\\\").replace("[", "\\[").replace("<", "&lt;")
     return _BLOCK.sub(r"\1\\", harmless.replace("`", "'"))
 
@@ -576,7 +576,7 @@ def show_block(value: Any) -> str:
     if len(text) > _MAX_SHOWN_CHARS:
         text = f"{text[:_MAX_SHOWN_CHARS]}\n[... {len(text) - _MAX_SHOWN_CHARS:,} more characters]"
     ticks = _fence(text, at_least=3)
-    return f"{ticks}\n{text}\n{ticks}"
+    return f"{ticks}\n{visible(text)}\n{ticks}"
 
 
 def _fence(text: str, at_least: int = 1) -> str:

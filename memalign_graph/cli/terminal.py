@@ -18,10 +18,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from memalign_graph.errors import InvalidInputError, without_keys
+from memalign_graph.errors import HIDDEN, InvalidInputError, without_keys
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters, except tab and line feed, and those that change the text direction."""
+_CONTROLS = re.compile(rf"{HIDDEN.pattern}|[\r\u200e\u200f]")
+"""Control characters, except tab and line feed, marks of direction, and what `HIDDEN` names."""
 _WIDTH = 160
 """The width of tables that are not printed to a terminal."""
 _COLUMNS = """
@@ -43,12 +43,11 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Make a table of the columns that have values; only the last one wraps."""
+    """Make a table of the columns that have values."""
     shown = [name for name in _COLUMNS if any(row.get(name) not in (None, "", []) for row in rows)]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in shown:
-        title = "measured" if name == "worth" else name
-        made.add_column(title, no_wrap=name != shown[-1], overflow="fold")
+        made.add_column("measured" if name == "worth" else name, overflow="fold")
     for row in rows:
         made.add_row(*(_cell(name, row.get(name)) for name in shown))
     return made
@@ -57,6 +56,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _cell(name: str, value: Any) -> Text:
     if isinstance(value, str) and name in ("id", "version"):
         value = value[:8]
+    elif name == "confidence" and isinstance(value, float):
+        value = round(value, 3)
     elif name == "worth" and value:
         value = f"{100 * value['auc']:.0f} % on {value['cases']} cases"
     elif isinstance(value, dict):
@@ -139,7 +140,7 @@ class Terminal:
         takes_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
         text = json.dumps(value, ensure_ascii=not takes_unicode, indent=indent, allow_nan=False)
         # JSON has control characters only inside strings, where they may be escaped.
-        sys.stdout.write(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
+        sys.stdout.write(_CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], text) + "\n")
         sys.stdout.flush()
 
     def note(self, text: str) -> None:

@@ -1,11 +1,11 @@
 """An example as blocks for a template: conversations, tables, code and text; never HTML."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from memalign_graph.errors import visible
 from memalign_graph.transcript import Step, read_messages, steps_of
 
 _TITLES = {"inputs": "Inputs", "outputs": "Outputs", "reference_outputs": "Reference outputs"}
@@ -13,11 +13,6 @@ _MAX_CHARS, _MAX_ROWS = 200_000, 2_000  # of a section
 _MAX_DEPTH = 2  # of nested tables
 _LINE_CHARS = 60  # a shorter list is shown on one line
 _FOLD_CHARS, _FOLD_LINES, _HEAD_CHARS, _HEAD_LINES = 1_500, 25, 1_000, 16
-_HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Control characters, and those with which a text is shown in another order than it has."""
-_HIDDEN_OR_MARK = re.compile(rf"{_HIDDEN.pattern}|[\u061c\u200e\u200f]")
-"""Also marks of direction, which only a text with right-to-left letters needs."""
-_RIGHT_TO_LEFT = re.compile(r"[\u0590-\u0610\u0620-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 Kind = Literal["text", "code", "tool", "table", "turns", "sides"]
 
@@ -49,12 +44,6 @@ class Argument:
     blocks: Sequence[Block]
     other: Sequence[Block]
     differs: bool
-
-
-def visible(text: str) -> str:
-    r"""Spell out characters that hide or reorder others, as in `\x1b`."""
-    hidden = _HIDDEN if _RIGHT_TO_LEFT.search(text) else _HIDDEN_OR_MARK
-    return hidden.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def tool_call(outputs: Any) -> dict[str, Any] | None:

@@ -450,6 +450,16 @@ def test_description_has_no_empty_sections_and_is_bounded() -> None:
     assert len(text) < 5_000
 
 
+def test_invisible_and_bidirectional_characters_are_escaped() -> None:
+    hidden, spelled = "1\u202e2\U000e0041", r"1\u202e2\U000e0041"
+    example = Example(inputs="x", outputs=hidden)
+    earlier = Episode.from_feedback(Feedback(example=example, value="Good"))
+    text = described(example, episodes=[earlier])
+    assert f"```\n{spelled}\n```" in text
+    assert f"` {spelled} ` (expert: Good)" in text
+    assert escape(hidden) == spelled.replace("\\", "\\\\")
+
+
 @pytest.mark.parametrize("ticks", [0, 2, 3, 7])
 def test_text_cannot_end_its_code_block(ticks: int) -> None:
     outputs = f"{'`' * ticks}\n# Not a heading"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 
 from memalign_graph import Boolean, Categorical, Criterion, InvalidInputError, Numeric, Pairwise
 from memalign_graph.cli import main
@@ -18,13 +19,13 @@ from memalign_graph.cli.files import load_criterion
 from memalign_graph.cli.memory import find_id
 from memalign_graph.cli.options import JudgeFlags
 from memalign_graph.cli.records import example_of, read_records
-from memalign_graph.cli.terminal import Terminal, clean
+from memalign_graph.cli.terminal import Terminal, clean, table
 from memalign_graph.evaluation.experiment import Options
 
 warnings: list[str] = []
 HEAD = "name: tone\ninstructions: Is it kind?\n"
 _FLAGS = {"cache", "max_concurrency", "progress"}  # the command's own
-EVIL = "\x1b[2J \x07\x08\r\x9b31m \u202e\u2066 \x7f \x00"
+EVIL = "\x1b[2J \x07\x08\r\x9b31m \u202e\u2066 \x7f \x00 \U000e0041"
 
 
 def load(folder: Path, content: str, name: str = "c.yaml") -> Criterion:
@@ -197,6 +198,16 @@ def test_table_shows_the_auc_of_guidelines(capsys: pytest.CaptureFixture[str]) -
     output = " ".join(capsys.readouterr().out.split())
     expected = "status measured text unproven 83 % on 12 cases Be brief. standing Say why."
     assert output == f"guidelines: 2 {expected}"
+
+
+def test_table_in_a_narrow_terminal_is_complete() -> None:
+    changes = {"added": 12, "changed": 3, "removed": 0}
+    row = {"line": 123, "version": "ab12" * 8, "at": "2026-11-27T23:55:18.123456Z"}
+    row |= {"author": "katharina.schneider@example.com", "confidence": 5 / 6}
+    output = io.StringIO()
+    shown = table([{**row, "episodes": changes, "guidelines": changes, "reason": "remember"}])
+    Console(file=output, width=80).print(shown)
+    assert {"123", "ab12ab12", "0.833", "remember"} <= {*output.getvalue().split()}
 
 
 def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

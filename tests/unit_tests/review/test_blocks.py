@@ -77,6 +77,10 @@ def test_tool_calls_of_any_type_are_shown(calls: Any) -> None:
     assert not calls or str(calls if isinstance(calls, int) else "refund") in displayed
 
 
+def test_outputs_without_text_have_a_title() -> None:
+    assert title_of([{"role": "assistant", "content": ""}]) == "(empty)"
+
+
 def test_one_megabyte_is_truncated_with_a_note() -> None:
     chat = [{"role": "user", "content": "x"}] * 30_000
     for value in ("word " * 200_000, {"a": "word " * 200_000}, chat, [[1] * 500] * 500):
@@ -91,6 +95,7 @@ def test_one_megabyte_is_truncated_with_a_note() -> None:
         ("rm /tmp/\u202efdp.gnp\u202c now", r"rm /tmp/\u202efdp.gnp\u202c now"),
         ("\u2066hidden\u2069 \x1b[2J\x08\x00\x9b", r"\u2066hidden\u2069 \x1b[2J\x08\x00\x9b"),
         ("\u200f100 > 20, 5\u061c - 90\u200e", r"\u200f100 > 20, 5\u061c - 90\u200e"),
+        ("Fine.\U000e0001\U000e004f\U000e007f", r"Fine.\U000e0001\U000e004f\U000e007f"),
         ("שלום\u200f, one\ttab\r\nand a line \U0001f469\u200d\U0001f4bb", None),
     ],
 )
