@@ -153,7 +153,7 @@ class Answers:
         elif not thread:
             fault = "The thread of this case is gone."
         elif run is None:
-            fault = "This case was answered before."
+            fault = "This case was answered before, or its thread has gone on."
         elif all(still.get(key) == case[key] for key in ("kind", "example")):
             fault = "This case still waits: answer it again."
         if fault:

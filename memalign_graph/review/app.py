@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from memalign_graph.agreement import value_or_none
-from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.errors import InvalidInputError, MemAlignError, visible
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.facts import EMPTY_VERSION
 from memalign_graph.memory.feedback import revise
@@ -25,7 +25,7 @@ from memalign_graph.memory.learning import add_guideline, edit_guideline, remove
 from memalign_graph.memory.purge import Selection, forget
 from memalign_graph.review import views
 from memalign_graph.review.answers import Answer
-from memalign_graph.review.blocks import arguments_of, sections_of, tool_call, visible
+from memalign_graph.review.blocks import arguments_of, sections_of, tool_call
 from memalign_graph.review.forms import criteria_of, fields_of, parse_form, shown_judgments
 from memalign_graph.review.queue import NotOpenError, ReviewQueue
 from memalign_graph.review.requests import (
@@ -186,7 +186,7 @@ async def edit_guidelines(page: PageRequest) -> Response:
     guideline_id, text = form.get("guideline_id", ""), form.get("text", "")
     texts = {guideline.id: guideline.text for guideline in await access.guidelines(ASYNC)}
     _check_unchanged("rule", texts.get(guideline_id), form.get("was"))
-    match page.request.path_params["action"]:
+    match form.get("action"):
         case "add":
             await add_guideline(ASYNC, access, text, author=author)
         case "edit":
@@ -274,7 +274,7 @@ _PAGES: list[tuple[str, str, _Handler]] = [
     ("POST", f"{_CASE}/beat", heartbeat),
     ("GET", f"{_LEARNED}/changes/{{version}}", show_changes),
     ("GET", _LEARNED, show_guidelines),
-    ("POST", f"{_LEARNED}/{{action}}", edit_guidelines),
+    ("POST", _LEARNED, edit_guidelines),
     ("GET", "/mine/{criterion:path}", show_answers),
     ("POST", "/mine/{criterion:path}", revise_answer),
     ("GET", "/standing/{criterion:path}", show_agreement),

@@ -15,8 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from memalign_graph.errors import InvalidInputError
-from memalign_graph.review.blocks import visible
+from memalign_graph.errors import InvalidInputError, visible
 from memalign_graph.review.queue import ReviewQueue
 from memalign_graph.review.tasks import Reviewer, ReviewTask
 
@@ -248,9 +247,10 @@ async def read_form(request: Request, token: str) -> dict[str, str]:
         body += part
         if len(body) > _MAX_BODY_BYTES:
             raise _refusal("That is too long: shorten what you wrote.")
-    form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
+    form = {name: text.replace("\r\n", "\n") for name, text in fields}
     if not secrets.compare_digest(form.pop("token", "").encode(), token.encode()):
-        raise _refusal("This page is too old: open the case again. What you wrote is still in it.")
+        raise _refusal("This page is too old: open it again. What you wrote on a case is kept.")
     return form
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from langgraph.store.base import BaseStore, Item, PutOp
 
+from memalign_graph.errors import visible
 from memalign_graph.interrupts import REASONS
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import search_namespace
 from memalign_graph.prompts.clarify import merge_clarification
 from memalign_graph.prompts.fences import headline
-from memalign_graph.review.blocks import tool_call, visible
+from memalign_graph.review.blocks import tool_call
 from memalign_graph.review.forms import criteria_of
 from memalign_graph.transcript import goal_tools_answer, transcripts_in
 from memalign_graph.types import Feedback
@@ -108,7 +109,7 @@ def title_of(outputs: Any) -> str:
             f"{key}={json.dumps(part, ensure_ascii=False)}" for key, part in call["args"].items()
         )
         outputs = f"{call['name']}({', '.join(arguments)})"
-    return visible(headline(outputs, _HEADLINE_CHARS))
+    return visible(headline(outputs, _HEADLINE_CHARS)) or "(empty)"
 
 
 def _goal(inputs: Any) -> str:

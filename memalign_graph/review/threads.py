@@ -20,12 +20,7 @@ from langgraph_sdk.errors import (
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.interrupts import CASE_KEYWORD
 from memalign_graph.review.forms import shown_judgments
-from memalign_graph.review.tasks import (
-    CasePayload,
-    ReviewTask,
-    answers_another,
-    make_task,
-)
+from memalign_graph.review.tasks import CasePayload, ReviewTask, answers_another, make_task
 from memalign_graph.types import Example
 
 logger = logging.getLogger(__name__)
@@ -79,15 +74,15 @@ async def list_tasks(
     while len(tasks) < max_tasks:
         threads = await client.threads.search(
             status="interrupted",
-            sort_by="created_at",
+            sort_by="updated_at",
             sort_order="asc",
             limit=max_tasks,
             offset=offset,
-            select=["thread_id", "created_at", "interrupts", "metadata"],
+            select=["thread_id", "updated_at", "interrupts", "metadata"],
         )
         for thread in threads:
             reason = f"a run of {thread['metadata'].get('graph_id', 'a graph')!r} waits for it"
-            asked_at = datetime.fromisoformat(thread["created_at"])
+            asked_at = datetime.fromisoformat(thread["updated_at"])
             for interrupt_id, case in cases_of(thread, criteria).items():
                 task_id = f"t-{thread['thread_id']}-{interrupt_id}"
                 task = make_task(task_id, case, asked_at)

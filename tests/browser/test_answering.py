@@ -51,6 +51,25 @@ def test_twelve_cases_are_answered_by_keyboard_only(shop: Shop, expert: Bring) -
     assert {episode.author for episode in episodes} == {"Zoë Ångström"}
 
 
+def test_keys_of_a_layout_without_latin_letters(shop: Shop, expert: Bring) -> None:
+    shop.keep(case(0), case(1))
+    zoe = expert(shop.url, "zoe")
+    with shop.open():
+        zoe.go("/next", on="case")
+        skipped = zoe.question
+        zoe.page.dispatch_event("body", "keydown", {"key": "\u0661", "code": "Digit1"})
+        assert zoe.page.is_checked("input[value=true]")
+        with zoe.page.expect_navigation():
+            zoe.page.dispatch_event("body", "keydown", {"key": "ы", "code": "KeyS"})
+        zoe.see("case")
+        assert zoe.question != skipped
+        zoe.go("/learned/support_tone")
+        zoe.page.fill("textarea", "Says sorry.")
+        with zoe.page.expect_navigation():
+            zoe.press("Control+Enter")
+        assert "written by hand" in zoe.text
+
+
 def test_page_works_without_javascript(shop: Shop, expert: Bring) -> None:
     shop.keep(case(0))
     zoe = expert(shop.url, java_script_enabled=False)

@@ -74,22 +74,24 @@
   document.addEventListener("keydown", (event) => {
     const target = event.target instanceof Element ? event.target : document.body;
     pressed = null;
+    // Of a layout without Latin letters, the place on the keyboard counts.
+    const key = event.key > "~" ? event.code.replace(/^(Key|Digit|Numpad)/, "").toLowerCase() : event.key;
     const typing = target.closest("textarea, select, input:not([type=radio])");
     if (event.repeat || event.isComposing) {
-      if (event.key === "Enter" && target.type !== "textarea") event.preventDefault();
+      if (key === "Enter" && target.type !== "textarea") event.preventDefault();
       return;
     }
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && typing?.form) {
+    if (key === "Enter" && (event.ctrlKey || event.metaKey) && typing?.form) {
       event.preventDefault();
-      return typing.form.requestSubmit();
+      return typing.form.requestSubmit(find("button", typing.form));
     }
     if (event.ctrlKey || event.metaKey || event.altKey || keys.open) return;
-    if (event.key === "Escape") return typing?.blur();
-    if (typing && !(typing.type === "number" && /^[a-z?]$/.test(event.key))) return;
-    if (/^\d$/.test(event.key)) return choose(event.key, event);
-    if (event.key === "Enter" && target.closest("a, button, summary")) return;
-    const button = find(`[data-key="${CSS.escape(event.key)}"]`);
-    const act = { w: answer && toComment, q: answer && quote, "?": () => keys.showModal() }[event.key] || (button && (() => button.click()));
+    if (key === "Escape") return typing?.blur();
+    if (typing && !(typing.type === "number" && /^[a-z?]$/.test(key))) return;
+    if (/^\d$/.test(key)) return choose(key, event);
+    if (key === "Enter" && target.closest("a, button, summary")) return;
+    const button = find(`[data-key="${CSS.escape(key)}"]`);
+    const act = { w: answer && toComment, q: answer && quote, "?": () => keys.showModal() }[key] || (button && (() => button.click()));
     if (!act) return;
     event.preventDefault();
     act();

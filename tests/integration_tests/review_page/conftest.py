@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 from uuid import uuid4
@@ -207,6 +207,7 @@ class Threads:
         return {
             "thread_id": thread_id,
             "created_at": "2026-01-01T00:00:00+00:00",
+            "updated_at": datetime.now(UTC).isoformat(),
             "metadata": {"assistant_id": "review", "graph_id": "review"},
             "interrupts": {"task": waiting} if waiting else {},
             "values": state.values,
@@ -223,11 +224,12 @@ class Threads:
     async def count(self, **_: Any) -> int:
         return len(self.ids)
 
-    async def search(self, **_: Any) -> list[Mapping[str, Any]]:
+    async def search(self, *, select: list[str], **_: Any) -> list[Mapping[str, Any]]:
         if self.faults:
             raise self.faults.pop(0)
         threads = [await self.get(thread_id) for thread_id in self.ids]
-        return [thread for thread in threads if thread["interrupts"]]
+        waiting = [thread for thread in threads if thread["interrupts"]]
+        return [{name: thread[name] for name in select} for thread in waiting]
 
     async def create(self, thread_id: str, *, command: Any, **options: Any) -> dict[str, str]:
         if self.faults:

@@ -106,9 +106,9 @@ def test_only_a_name_with_arguments_counts_as_a_call() -> None:
 
 
 async def test_list_shows_the_last_question_of_a_conversation(office: Office) -> None:
-    later = {"role": "user", "content": "When?"}
+    later = {"role": "user", "content": "متى؟"}
     turns = [*ASKED, {"role": "assistant", "content": "Done."}, later]
     graph = create_judge_graph(CRITERION, **office.judge.options).compile(store=office.store)
     await graph.ainvoke({"inputs": turns, "outputs": "Today."})
     ann = await office.expert("ann", office.queue()).get("/review")
-    assert "Today. Input: When?" in ann.text
+    assert "Input: <bdi>متى؟</bdi>" in ann.page.text, "a direction of its own"

@@ -91,7 +91,7 @@ async def test_name_with_a_slash_and_a_comma_is_accepted(office: Office) -> None
         await ann.get(f"/review/{page}/{quote(name)}")
         assert (ann.page.status_code, name in ann.text) == (200, True), page
     await ann.get(f"/review/learned/{quote(name)}")
-    await ann.post(f"/review/learned/{quote(name)}/add", text="Says sorry.")
+    await ann.post(f"/review/learned/{quote(name)}", action="add", text="Says sorry.")
     assert "Says sorry." in ann.text
 
 
@@ -293,7 +293,7 @@ async def test_reworded_guideline_is_not_changed(office: Office, change: dict[st
     await office.memory.aedit_guideline(guideline.id, "Say when it will come.", author="ann")
     [(action, text)] = change.items()
     sent = {"guideline_id": guideline.id, "was": "Say sorry first.", "text": text}
-    await bob.post(f"/review/learned/{NAME}/{action}", **sent)
+    await bob.post(f"/review/learned/{NAME}", action=action, **sent)
     assert bob.page.status_code == 400
     assert "This rule was changed since" in bob.text
     assert text in bob.text, "what was written is shown to be copied"

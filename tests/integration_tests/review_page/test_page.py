@@ -176,11 +176,11 @@ async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) 
     change = {"episode_id": episode.id, "value": "false", "rationale": "Too short."}
     assert (await bob.post(f"/review/mine/{NAME}", **change)).page.status_code == 400
     await bob.get(f"/review/learned/{NAME}")
-    await bob.post(f"/review/learned/{NAME}/take-back", episode_id=episode.id)
+    await bob.post(f"/review/learned/{NAME}", action="take-back", episode_id=episode.id)
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
     assert "Too short." in (await ann.post(f"/review/mine/{NAME}", **change)).text
     [take_back] = re.findall(r'formaction="([^"]+)', ann.page.text)
-    await ann.post(take_back, episode_id=episode.id, was="")
+    await ann.post(take_back, action="take-back", episode_id=episode.id, was="")
     assert await office.feedback() == {}
     assert ann.here == f"/review/mine/{NAME}"
 
@@ -217,6 +217,18 @@ async def test_answer_that_changed_since_is_not_overwritten(
     assert await office.feedback() == {("ann", "Wait."): (False, "Too short.")}
 
 
+async def test_line_breaks_of_a_browser_do_not_change_an_answer(office: Office) -> None:
+    queue, ann = await office.begin("Wait.")
+    form = {"value": "false", "rationale": "Too cold.\r\nAnd late."}
+    await office.answer(queue, ann, **form)
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.\nAnd late.")}
+    [episode] = await office.memory.aepisodes()
+    version = await office.memory.aversion()
+    await ann.get(f"/review/mine/{NAME}")
+    await ann.post(f"/review/mine/{NAME}", episode_id=episode.id, was=was(ann), **form)
+    assert (ann.page.status_code, await office.memory.aversion()) == (200, version)
+
+
 def was(expert: Expert) -> str:
     """Return the answer that a page shows, as its form sends it back."""
     [text] = re.findall(r'name="was" value="([^"]*)"', expert.page.text)
@@ -239,18 +251,22 @@ async def test_older_answers_can_be_changed(
 
 
 async def test_guidelines_are_added_edited_and_rolled_back(office: Office) -> None:
-    ann = await office.expert("ann", office.queue()).get(f"/review/learned/{NAME}")
-    await ann.post(f"/review/learned/{NAME}/add", text="Says sorry first.")
+    rules = f"/review/learned/{NAME}"
+    ann = await office.expert("ann", office.queue()).get(rules)
+    await ann.post(rules, action="add", text="Says sorry first.")
+    # A login that ends in between leads back to the page.
+    assert {*re.findall(r'<form method="post" action="([^"]+)', ann.page.text)} == {rules}
+    assert "formaction" not in ann.page.text
     version = await office.memory.aversion()
     [guideline] = await office.memory.aguidelines()
     assert guideline.author == "ann"
-    await ann.post(f"/review/learned/{NAME}/edit", guideline_id=guideline.id, text="Says sorry.")
-    assert (await ann.get(f"/review/learned/{NAME}/changes/{version}")).text == "Says sorry first."
-    await ann.get(f"/review/learned/{NAME}")
-    await ann.post(f"/review/learned/{NAME}/rollback", version=version)
+    await ann.post(rules, action="edit", guideline_id=guideline.id, text="Says sorry.")
+    assert (await ann.get(f"{rules}/changes/{version}")).text == "Says sorry first."
+    await ann.get(rules)
+    await ann.post(rules, action="rollback", version=version)
     [guideline] = await office.memory.aguidelines()
     assert guideline.text == "Says sorry first."
-    await ann.post(f"/review/learned/{NAME}/remove", guideline_id=guideline.id)
+    await ann.post(rules, action="remove", guideline_id=guideline.id)
     assert await office.memory.aguidelines() == []
 
 

@@ -50,7 +50,7 @@ async def test_proxy_user_is_the_author(office: Office, address: str, proxy: str
     assert "Go back to this" not in zoe.text
     version = await office.memory.aversion()
     await office.memory.aadd_guideline("Says sorry first.")
-    await zoe.post("/review/learned/support_tone/rollback", version=version)
+    await zoe.post("/review/learned/support_tone", action="rollback", version=version)
     assert (zoe.page.status_code, "This needs a permission" in zoe.text) == (400, True)
     assert len(await office.memory.aguidelines()) == 1
 

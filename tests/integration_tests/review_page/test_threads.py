@@ -68,7 +68,7 @@ async def test_answer_to_a_question_belongs_to_its_author(office: Office, who: s
     assert await office.feedback() == {("ann", "Wait."): (False, joined)}
     # A late second answer is joined to the comment and does not replace it.
     [notice] = await office.reply(queue, ann, question, task.case, rationale="No name.")
-    assert "answered before" in notice
+    assert "answered before, or its thread has gone on." in notice
     joined = joined.replace("No greeting.", "No name.")
     assert await office.feedback() == {("ann", "Wait."): (False, joined)}
 
@@ -233,6 +233,13 @@ async def test_expert_is_told_why_a_thread_did_not_go_on(
     assert reasons[gone] in notice
     assert notice.count("Your answer is stored") == 1
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
+
+
+async def test_question_waits_since_it_was_asked(office: Office, people: People) -> None:
+    server, ann, _ = people
+    await server.start("Wait.")
+    [task], _ = await office.queue().list_tasks(ann)
+    assert task.age == "just now", "the thread is older"
 
 
 async def test_question_is_open_after_a_run_of_its_thread_failed(
