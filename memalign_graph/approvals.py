@@ -70,9 +70,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     decisions. Each call that it would ask about is judged first. The call runs without a question
     only if the judge passes it, and decisions in memory show that calls which the judge passed with
     at least that confidence are right at the rate `target_agreement`. A person is asked about
-    everything else: at first about each call; about calls that `always_ask` or the rule on
-    untrusted text selects, that nobody may approve, or that are drawn at random; and about calls
-    that could not be judged, have no id, or were changed after a decision.
+    everything else: at first about each call; later about calls that `always_ask` or the rule on
+    untrusted text selects, whose tool does not allow `approve`, or that are drawn at random; and
+    about calls that could not be judged, have no id, or were changed after a decision.
 
     The memory learns from each decision: an approved call is right; an edited call is wrong, and
     the new one is right; a rejected call is wrong, and the message gives the reason. A response
@@ -262,8 +262,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     def _is_first(self, key: str, task: str | None) -> bool:
         """Return whether a call is the first in its task of the graph.
 
-        LangGraph matches the answers and the subgraphs of one task by their order, which threads do
-        not keep. So a second call in a task does not run.
+        LangGraph matches the answers and the subgraphs of one task by their order, but a `ToolNode`
+        runs the calls of a task concurrently. So a second call in a task does not run.
         """
         drop_oldest(self._first_calls, _MAX_TASKS)
         return self._first_calls.setdefault(task, key) == key
@@ -291,13 +291,13 @@ def _refused(messages: Sequence[Any] | None, saved: Mapping[str, Any]) -> list[s
 def _situation(state: Any, call_id: str | None, saved: StateUpdate, runtime: Any) -> Situation:
     """Return what precedes the message with a call; without messages if the state lacks it."""
     messages = state if isinstance(state, list) else read_key(state, "messages") or ()
-    before = own = None
+    before = caller = None
     for place, message in enumerate(messages):
         calls = getattr(message, "tool_calls", None) or ()
         if any(call["id"] == call_id for call in calls):
-            before, own = list(messages[:place]), message
+            before, caller = list(messages[:place]), message
     refused, settings = _refused(before, saved), _settings(runtime, saved)
-    return Situation(before, refused, settings, runtime, own, saved.get("asked_ids", ()))
+    return Situation(before, refused, settings, runtime, caller, saved.get("asked_ids", ()))
 
 
 class ApprovalWrapper:

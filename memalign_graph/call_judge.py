@@ -99,7 +99,7 @@ def refused_tools(messages: Sequence[Any], asked_ids: Collection[str] = ()) -> s
 
 
 class _CallState(schemas.ReviewRunState):
-    forced: list[str]  # why a person is asked, for every verdict of the judge
+    forced: list[str]  # reasons to ask a person, independent of the verdict
     decided: list[dict[str, Any]]
     """Arguments of `make_feedback`, for the call that was shown and for an edited call."""
 

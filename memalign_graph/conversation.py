@@ -102,7 +102,10 @@ def read_turn(
 
 
 def is_question(message: Any, asked_id: str | None = None) -> bool:
-    """Return whether a human wrote a message; one that began a turn may claim any source."""
+    """Return whether a user wrote a message, and not middleware, which sets `lc_source`.
+
+    The message `asked_id` counts even if it has that key: its sender may have set it.
+    """
     if not isinstance(message, HumanMessage):
         return False
     begins_turn = asked_id is not None and message.id == asked_id

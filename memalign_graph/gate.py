@@ -68,8 +68,8 @@ _JUDGE_NODES = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_rev
 _EVENT_FIELDS = ("status", "revisions", "value", "decided_by", "critique", "error")
 _JUDGE_FAILED_LOG = "Gate %r: the judge failed. on_judge_error is %r, so the answer %s. %s"
 _CHANGED = (
-    "The answer did not pass. It was changed while an expert was asked, or the gate now judges "
-    "other parts of the conversation. It is not judged."
+    "The answer did not pass, because it was not judged: it was changed while an expert was asked, "
+    "or the gate now judges other parts of the conversation."
 )
 NO_TURN = Turn()
 
@@ -290,7 +290,7 @@ def create_quality_gate_tool(
         verdict, _ = await gate.decide(io, example)
         judgment = verdict["judgment"]
         if judgment is not None and judgment["example_id"] != example.id:
-            # LangGraph matches the subgraphs of one task by order, which threads do not keep.
+            # LangGraph matches the subgraphs of one task by order. Concurrent calls have none.
             raise ToolException(_ONE_CALL)
         if verdict["status"] != "judge_error":
             return verdict["critique"] or "The answer passed.", verdict

@@ -61,7 +61,7 @@ class Form(Generic[T]):
     actions: Sequence[tuple[Mapping[str, Any], Sequence[str]]]
     """The `args` and the paragraphs of the description of each action of that name."""
     title: str
-    about: str
+    description: str
     properties: Mapping[str, Any]  # the JSON Schema of each field of a reply
     case: Mapping[str, Any]  # what the question is about, as `case_payload`
     read: Callable[[Any], T]  # parses a reply; raises ValueError with the accepted replies
@@ -88,7 +88,11 @@ class Form(Generic[T]):
     @property
     def schema(self) -> type[RootModel[Any]]:
         """The model that validates a reply; its root is the parsed reply."""
-        reply: dict[str, Any] = {"title": self.title, "description": self.about, "type": "object"}
+        reply: dict[str, Any] = {
+            "title": self.title,
+            "description": self.description,
+            "type": "object",
+        }
         reply["properties"] = self.properties
         if self.required:
             reply["required"] = self.required
@@ -109,7 +113,7 @@ class Reply(NamedTuple):
     kind: str  # `text`, `object`, or a decision: approve, edit, reject, respond or ignore
     content: Any  # the text or the fields; unvalidated
     name: str  # for errors
-    judgment_ids: Sequence[Any]  # that the client wrote, wherever it did; unvalidated
+    judgment_ids: Sequence[Any]  # all in the reply, whichever part has them; unvalidated
     author: Any  # unvalidated
 
     def edited(self) -> dict[str, Any]:
@@ -209,7 +213,7 @@ AUTHOR_SCHEMA = {"type": "string", "description": "Who you are."}
 JUDGMENT_ID = "judgment_id"
 """The field of a review's form and reply that identifies the judgment."""
 RATIONALE_SCHEMA = {"type": "string", "description": "Why, in your own words."}
-_WANTED = "What the value should be."
+_VALUE_DESCRIPTION = "What the value should be."
 
 
 def judgment_id_schema(judgment_id: str) -> dict[str, Any]:
@@ -288,10 +292,10 @@ def review_form(
         action="review_judgment",
         actions=[(form_values, parts)],
         title="review",
-        about="What the value should be, why, or both. Text alone is a rationale. Decisions of "
-        "human-in-the-loop inboxes work, too.",
+        description="What the value should be, why, or both. Text alone is a rationale. Decisions "
+        "of human-in-the-loop inboxes work, too.",
         properties={
-            "value": {"description": _WANTED, **scale.value_schema()},
+            "value": {"description": _VALUE_DESCRIPTION, **scale.value_schema()},
             "rationale": RATIONALE_SCHEMA,
             "author": AUTHOR_SCHEMA,
             JUDGMENT_ID: judgment_id_schema(judgment.id),
@@ -416,7 +420,7 @@ _CLARIFY_SHAPES = (
 def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> Form[dict[str, Any]]:
     """Ask what an expert's comment means; `merge_clarification` adds the answer to the comment."""
     answer = {"type": "string", "description": "Your answer, in your own words."}
-    value = {"description": _WANTED, **criterion.scale.value_schema()}
+    value = {"description": _VALUE_DESCRIPTION, **criterion.scale.value_schema()}
     show, judgment = criterion.scale.show, feedback.judgment
     parts = [
         f"## {criterion.name}: a question back",
@@ -433,8 +437,8 @@ def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> For
         action="clarify_feedback",
         actions=[({"rationale": ""}, parts)],
         title="clarification",
-        about="The answer to the question; text alone works, too. Decisions of human-in-the-loop "
-        "inboxes work: approve continues without an answer.",
+        description="The answer to the question; text alone works, too. Decisions of "
+        "human-in-the-loop inboxes work: approve continues without an answer.",
         properties={"rationale": answer, "value": value, "author": AUTHOR_SCHEMA},
         case=case_payload(
             "question",
@@ -481,7 +485,7 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
         ],
         args_schema={"conflict": {"type": "string"}, "keep": choice},
         title="decisions",
-        about="For each conflict, which guideline stays.",
+        description="For each conflict, which guideline stays.",
         properties={name: {**choice, "default": newer} for name, newer in newer_by_id.items()},
         required=list(newer_by_id),
         case=case_payload(

@@ -62,7 +62,7 @@ def panel_form(
         actions=[(args, parts)],
         args_schema=fields,
         title="review",
-        about="What the values should be, and why; any of the criteria.",
+        description="What the values should be, and why; any of the criteria.",
         properties={**properties, "author": interrupts.AUTHOR_SCHEMA},
         case=interrupts.case_payload("panel", criteria.values(), example, judgments.values()),
         read=lambda reply: read_panel(reply, criteria, judgments if was_shown else None),

@@ -71,12 +71,14 @@ def estimate_mean(
     scaled = (np.array(values, dtype=float) - low) / span
     unlabeled = (np.array(others, dtype=float) - low) / span
     predicted = (np.array(predictions, dtype=float) - low) / span if len(others) else 0 * scaled
-    weight, worth = _tuned(scaled, predicted, count / len(others) if len(others) else 0.0)
+    weight, efficiency = _weight_and_efficiency(
+        scaled, predicted, count / len(others) if len(others) else 0.0
+    )
     mean = float(scaled.mean())
     if len(others):
         mean += weight * float(unlabeled.mean() - predicted.mean())
     mean = min(max(mean, 0.0), 1.0)
-    effective = count * worth
+    effective = count * efficiency
     shrink = 1 + _Z**2 / effective
     middle = (mean + _Z**2 / (2 * effective)) / shrink
     half = _Z / shrink * sqrt(mean * (1 - mean) / effective + (_Z / (2 * effective)) ** 2)
@@ -92,10 +94,13 @@ def more_labels(estimate: Estimate, labels: int, margin: float) -> int:
     return max(0, ceil(labels * (ratio * ratio - 1)))
 
 
-def _tuned(values: Floats, predictions: Floats, per_other: float) -> tuple[float, float]:
-    """Return the weight of the predictions, and how many passes or failures a value is worth.
+def _weight_and_efficiency(
+    values: Floats, predictions: Floats, per_other: float
+) -> tuple[float, float]:
+    """Return the weight of the predictions, and the efficiency of a label with them.
 
-    `per_other` is the number of values for each other case; 0 if there are no others.
+    That is how many passes or failures without predictions a label is worth. `per_other` is the
+    number of values for each other case; 0 if there are no others.
     """
     corners = np.array([(0, 0), (0, 1), (1, 0), (1, 1)], dtype=float)
     y = np.concatenate([values, corners[:, 0]])
@@ -118,7 +123,7 @@ DRIFT_LEVEL = 0.05
 """The chance of a false alarm at any time."""
 
 _BEFORE = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # disagreement that is bet on
-_MORE = (0.04, 0.08, 0.15, 0.25, 0.4)  # its growth
+_INCREASE = (0.04, 0.08, 0.15, 0.25, 0.4)  # its growth
 _EARLY = 100  # half the stake is on a change within so many answers
 
 
@@ -159,15 +164,16 @@ def find_drift(answers: Sequence[tuple[str, date, bool]]) -> Drift:
     right = np.cumsum(agreed)[:-1]
     shares = np.array([right / ahead, (agreed.sum() - right) / (len(agreed) - ahead)])
     # The split with the most likely falling shares.
-    gain = ahead * _information(shares[0]) + (len(agreed) - ahead) * _information(shares[1])
-    at = int(np.argmax(np.where(shares[0] > shares[1], gain, -np.inf)))
-    before, after = shares[:, at].tolist()
-    return drift.model_copy(update={"before": before, "after": after, "since": answers[at + 1][1]})
+    gain = ahead * _log_likelihood(shares[0]) + (len(agreed) - ahead) * _log_likelihood(shares[1])
+    split = int(np.argmax(np.where(shares[0] > shares[1], gain, -np.inf)))
+    before, after = shares[:, split].tolist()
+    since = answers[split + 1][1]
+    return drift.model_copy(update={"before": before, "after": after, "since": since})
 
 
 def bets(agreed: Sequence[bool] | np.ndarray, draws: Sequence[float]) -> list[float]:
     """Return the capital of the bets on a fall after each answer."""
-    before, more = np.array(list(product(_BEFORE, _MORE))).T
+    before, more = np.array(list(product(_BEFORE, _INCREASE))).T
     after = before + more
     won, lost = after / before, (1 - after) / (1 - before)
     capital, wrong, worth = np.zeros(len(before)), 0, list[float]()
@@ -180,7 +186,8 @@ def bets(agreed: Sequence[bool] | np.ndarray, draws: Sequence[float]) -> list[fl
     return worth
 
 
-def _information(shares: np.ndarray) -> np.ndarray:
+def _log_likelihood(shares: np.ndarray) -> np.ndarray:
+    """Return the log-likelihood per answer of shares that are the observed ones."""
     inner = np.clip(shares, 1e-9, 1 - 1e-9)
     result: np.ndarray = inner * np.log(inner) + (1 - inner) * np.log(1 - inner)
     return result

@@ -36,7 +36,10 @@ async def erase_threads(
         await _call(io, partial(saver.delete_thread, thread), partial(saver.adelete_thread, thread))
     # Callers name these threads: a wrong name must not delete another user's thread.
     left = ", ".join(thread for thread in known if searched.get(thread) is False)
-    warning = f"The feedback names threads that have none of its ids: {left}. Delete those with it."
+    warning = (
+        f"The feedback names these threads, but they have none of its ids and were kept: {left}. "
+        "Delete those that contain it."
+    )
     return threads, [warning] if left else []
 
 

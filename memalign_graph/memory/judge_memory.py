@@ -273,10 +273,10 @@ class JudgeMemory:
     ) -> Forgotten:
         """Forget feedback, and the guidelines that rest on it alone.
 
-        Guidelines that these had replaced come back. Guidelines with other sources become
-        `pending`. They are distilled again from these: at once if the memory has a `model`,
-        otherwise by the next alignment or review. `rollback` restores what is forgotten, but not
-        what is purged. Episodes that match all arguments are forgotten.
+        A guideline that one of these had replaced becomes active again. Guidelines with other
+        sources become `pending`, and are distilled again from those: at once if the memory has a
+        `model`, otherwise by the next alignment or review. `rollback` restores what is forgotten,
+        but not what is purged. Episodes that match all arguments are forgotten.
 
         Args:
             episode_ids: Episodes by id.

@@ -249,7 +249,10 @@ def _prior_attempt_report(
 
 
 async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str, str]) -> None:
-    """Store check questions by guideline text, for guidelines without one; empty: not askable."""
+    """Store check questions by guideline text, for guidelines without one.
+
+    An empty question means that the guideline cannot be asked.
+    """
     view = await access.refresh(io)
     purges, now = view.purges(), datetime.now(UTC)
     _, guidelines, revisions = view.current

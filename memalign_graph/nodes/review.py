@@ -39,7 +39,8 @@ async def decide_review(
 ) -> StateUpdate:
     """Decide whether an expert is asked, and keep the judgment.
 
-    Of a tool's call, `forced` has the reasons to ask whatever the verdict; of others it is None.
+    For a tool call, `forced` has the reasons to ask that do not depend on the verdict. For other
+    cases it is None.
     """
     from memalign_graph.evidence.deciding import make_review_choice
 

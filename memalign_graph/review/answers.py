@@ -114,10 +114,10 @@ class Answers:
         drop_oldest(self._notices, _MAX_NOTIFIED)
 
     async def _newest(self, answer: Answer) -> dict[str, Any] | None:
-        """Return the reply as the expert has changed it since; None if it was taken back.
+        """Return the reply with the expert's later changes; None if it was taken back.
 
-        It names its date, because its run may begin much later, and its judgment, because a thread
-        may have judged again. A question whose comment has changed since stays open.
+        The reply names its date, because its run may begin much later, and its judgment, because a
+        thread may have judged again. A question whose comment has changed since stays open.
         """
         case, reply, fields = answer.case, answer.reply, {"value", "rationale"}
         is_panel = case["kind"] == "panel"

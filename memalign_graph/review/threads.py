@@ -164,8 +164,8 @@ async def _settings_of_asking_run(client: Any, thread: Mapping[str, Any]) -> dic
         run = await client.runs.get(thread["thread_id"], thread["state_metadata"]["run_id"])
     except (KeyError, NotFoundError):  # a run is deleted with its state
         raise InvalidInputError(
-            "The thread lacks the run that asked, and with it the context to go on with. "
-            "Resume it from your application, with that context."
+            "The thread does not name the run that asked, whose context it needs to go on. Resume "
+            "the thread from your application, with the same context."
         ) from None
     given = run["kwargs"]
     # The rest of the config is the server's own.

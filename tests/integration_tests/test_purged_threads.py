@@ -127,7 +127,7 @@ async def test_threads_of_other_memories_stay(bench: Bench) -> None:
     forgotten = await purge(bench)
     assert {*forgotten.purged.thread_ids} == {"its episode", "its judgment"}
     [warning] = forgotten.purged.warnings
-    assert "threads that have none of its ids: another user's." in warning
+    assert "have none of its ids and were kept: another user's." in warning
     assert threads_in(bench.saver) == before
     assert (await bench.state(review, "same case, another expert")).interrupts
     assert len(await bench.episodes()) == 1

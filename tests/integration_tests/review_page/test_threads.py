@@ -229,7 +229,7 @@ async def test_expert_is_told_why_a_thread_did_not_go_on(
     else:  # a server that was killed has not saved the interrupt: the run asks again
         server.create = AsyncMock(return_value={"run_id": "1"})  # type: ignore[method-assign]
     [notice] = await office.reply(queue, ann, question, case, **COLD)
-    reasons = {"run": "lacks the run that asked", "thread": "thread", "writes": "still waits"}
+    reasons = {"run": "does not name the run", "thread": "thread", "writes": "still waits"}
     assert reasons[gone] in notice
     assert notice.count("Your answer is stored") == 1
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
