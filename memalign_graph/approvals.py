@@ -178,7 +178,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         unique = [call for call in calls if call["id"] and ids.count(call["id"]) == 1]
         to_judge = [call for call in unique if call in selected]
         situation = _situation(state, ids[0], own, runtime)
-        rulings = await self._calls.rulings(io, unique, to_judge, situation)
+        rulings = await self._calls.rulings(io, unique, to_judge, situation, judges=True)
         asked = [ruling for ruling in rulings.values() if ruling.verdict is None]
         asked_calls = [ruling.call for ruling in asked]
         asking = self._asking("batched", lambda request: request.tool_call in asked_calls)
@@ -199,6 +199,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         decided = [each.call for each in rulings.values() if each.call["id"] not in ended]
         own["decided"] = [call_key({**call, **edits.get(call["id"], {})}) for call in decided]
         update |= {_EDITS_KEY: {**others, **edits}} if _EDITS_KEY in update else {}
+        if refused and "structured_response" in state:
+            # The model gave its answer before it knew that the call would be refused.
+            update["structured_response"] = None
         return update | ({"messages": replies} if replies else {})
 
     after_model, aafter_model = sync_async_methods(_after_model)
@@ -246,10 +249,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         if selected and not self._is_first(key, task):
             return _second_call(call)
         situation = _situation(request.state, call["id"], saved, request.runtime)
-        if is_batched:
-            unjudged = {"settings": situation.settings}
-            return Ruling(call, situation, unjudged) if selected else None
-        rulings = await self._calls.rulings(io, [call], selected, situation)
+        # In `batched` mode, a person is asked about a call that was not decided on.
+        rulings = await self._calls.rulings(io, [call], selected, situation, judges=not is_batched)
         ruling = rulings.get(key)
         if ruling is None and selected:
             # Another call of the task was ruled on before the run was interrupted.

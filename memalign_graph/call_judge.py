@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal
-from uuid import uuid4
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableLambda
@@ -36,6 +35,7 @@ from memalign_graph.runtime import (
     NodeCall,
     StateUpdate,
     call_graph,
+    has_answer,
     is_resuming,
     saved_thread_id,
 )
@@ -106,7 +106,6 @@ class _CallState(schemas.ReviewRunState):
 
 class _RulingState(TypedDict):
     cases: list[dict[str, Any]]
-    run: str  # identifies the run that made the rulings
     rulings: Annotated[dict[str, Any], operator.or_]
 
 
@@ -212,29 +211,24 @@ class CallJudge:
         return await decide_review(step, forced=forced)
 
     async def rulings(
-        self, io: IO, calls: Sequence[Call], selected: Sequence[Call], situation: Situation
+        self, io: IO, calls: list[Call], selected: list[Call], situation: Situation, *, judges: bool
     ) -> dict[str, Ruling]:
-        """Judge the selected calls of a message; return the rulings by `call_key`.
+        """Judge the selected calls of a message, or have a person asked; return the rulings by key.
 
-        A resumed task gets the rulings on the calls that were selected before it was interrupted.
+        A resumed task gets the rulings on the calls that were selected before it was interrupted:
+        LangGraph stores them, and then ignores the cases. If none are stored, an answer may have
+        arrived, and must count: so no judgment may let the call run, or refuse it.
         """
-        if not selected and not is_resuming():
-            return {}
+        is_saved = saved_thread_id(situation.runtime) is not None
+        judges = judges and not (is_saved and (is_resuming() or has_answer()))
         settings = {"settings": situation.settings}
         cases = [
-            {"key": call_key(call), "fields": self._fields(call, situation), **settings}
+            {"key": call_key(call), "fields": judges and self._fields(call, situation), **settings}
             for call in selected
         ]
-        task: Any = {"cases": cases, "run": uuid4().hex}
         # Saved before a person is asked, even if the run saves its thread only at its end.
-        is_saved = saved_thread_id(situation.runtime) is not None
         options: Any = {"durability": "sync"} if is_saved else {}
-        result = await call_graph(io, self._rules, task, **options)
-        contents = result["rulings"]
-        if is_saved and is_resuming() and result["run"] == task["run"]:
-            # The rulings behind the questions were lost. An answer may have arrived, and must
-            # count: so no new ruling may let the call run, or refuse it.
-            contents = {case["key"]: settings for case in cases}
+        contents = (await call_graph(io, self._rules, {"cases": cases}, **options))["rulings"]
         return {
             key: Ruling(call, situation, contents[key])
             for call in calls
@@ -268,7 +262,7 @@ class CallJudge:
     async def _rule(self, io: IO, case: dict[str, Any]) -> StateUpdate:
         ruling: dict[str, Any] = {"settings": case["settings"]}
         try:
-            if case["fields"] is not None:
+            if case["fields"]:
                 context = MemAlignContext(**{**case["settings"], "review": "uncertain"})
                 result = await call_graph(io, self._judge, case["fields"], context=context)
                 broken = [guideline["text"] for guideline in result.get("broken_guidelines") or ()]
@@ -319,7 +313,11 @@ class CallJudge:
             decided.append({"fields": fields, "example": better.to_json(), "judgment": None})
         try:
             context = MemAlignContext(**ruling.content["settings"])
-            await call_graph(io, self._learner, {"decided": decided}, context=context)
+            learned: StateUpdate = {}
+            # LangGraph goes on with a run that broke off, which may be that of an earlier answer.
+            while learned.get("decided") != decided:
+                task = {"decided": decided}
+                learned = await call_graph(io, self._learner, task, context=context)
         except (MemAlignError, ValueError) as error:
             message = "The decision on the call of %r counts, but nothing was learned from it: %s"
             logger.warning(message, call["name"], error)

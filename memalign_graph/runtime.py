@@ -35,9 +35,10 @@ DEFAULT_MAX_CONCURRENCY = 32
 _KEY_OPTIONS = {"use_guidelines", "use_episodes", "swap", "checks", "small_model"}
 """The options that change a judge's verdict."""
 
-# LangGraph has no public names for these two. A run without a checkpointer can have a thread id.
+# LangGraph has no public names for these. A run without a checkpointer can have a thread id.
 _CHECKPOINTER = "__pregel_checkpointer"
 _RESUMING = "__pregel_resuming"
+_SCRATCHPAD = "__pregel_scratchpad"
 
 
 def current_runtime() -> Any:
@@ -71,6 +72,12 @@ def is_nested(runtime: Runtime[Any]) -> bool:
 def is_resuming() -> bool:
     """Return whether this is the first step of a resumed run, or a node that is tried again."""
     return bool(ensure_config()["configurable"].get(_RESUMING))  # empty outside of a run
+
+
+def has_answer() -> bool:
+    """Return whether this step has an answer that names no interrupt, and that none has read."""
+    scratchpad = ensure_config()["configurable"].get(_SCRATCHPAD)
+    return scratchpad is not None and scratchpad.get_null_resume(False) is not None
 
 
 async def call_graph(io: IO, graph: Any, state: Any, **options: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Approvals: what is asked and runs, what decisions teach, and runs that are cut off or nested."""
 
+import asyncio
 import logging
 from copy import deepcopy
 from datetime import timedelta
@@ -8,16 +9,23 @@ from typing import Any
 
 import pytest
 from langchain.agents.middleware import SummarizationMiddleware
+from langchain.agents.structured_output import ToolStrategy
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.func import entrypoint, task
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
 from langgraph.store.sqlite import SqliteStore
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel
 
 from memalign_graph import (
     ApprovalMiddleware,
     Categorical,
     Criterion,
     InvalidInputError,
+    call_judge,
     create_approval_wrapper,
 )
 from memalign_graph.io import run_sync
@@ -44,7 +52,7 @@ from tests.integration_tests.approvals.support import (
     start,
     trust_judge,
 )
-from tests.integration_tests.gates.support import always
+from tests.integration_tests.gates.support import always, models
 from tests.loopback import Rule
 
 
@@ -140,6 +148,23 @@ async def test_a_refusal_has_the_critique(bench: Bench, mode: str) -> None:
     [(status, text)] = results(done)
     assert (status, "Nobody asked for a refund." in text) == ("error", True)
     assert "`refund` was refused and did not run. The call did not pass." in text
+
+
+async def test_a_structured_answer_beside_a_refused_call_is_dropped(bench: Bench) -> None:
+    class Outcome(BaseModel):
+        """What was done."""
+
+        text: str
+
+    await trust_judge(bench, verdict=False, value=False)
+    bench.server.rules = always(False)
+    shop = Shop()
+    early = Calls(*CALL.calls, ("Outcome", {"text": "Refunded."}))
+    AgentModel(bench.server, early, calls("Outcome", text="I could not refund it."))
+    approvals, form = middleware(bench, on_fail="refuse"), ToolStrategy(Outcome)
+    graph = agent_with(bench, approvals, tools=shop.tools, response_format=form)
+    done = await bench.invoke(graph, ask())
+    assert (done["structured_response"].text, shop.ran) == ("I could not refund it.", [])
 
 
 @IN_MEMORY
@@ -445,6 +470,154 @@ async def test_an_answer_counts_though_the_ruling_was_lost(bench: Bench, mode: s
     await trust_judge(bench)  # now it would run without a question
     done = await bench.resume(graph, answers(asked, REJECT))
     assert (shop.ran, results(done)[0][0]) == ([], "error")
+
+
+@IN_MEMORY
+@pytest.mark.parametrize("decision", [APPROVE, REJECT], ids=lambda decision: decision["type"])
+async def test_the_answer_to_a_question_of_a_continued_run_counts(
+    bench: Bench, mode: str, decision: dict[str, Any]
+) -> None:
+    """Even if the judge would let the rejected call run, or refuse the approved one."""
+    is_wrong = decision is REJECT
+    await trust_judge(bench, verdict=is_wrong, value=is_wrong)
+    bench.server.rules = always(is_wrong)
+    runs = ["The first run breaks off."]
+
+    def breaks_off(call: dict[str, Any]) -> bool:
+        if runs:
+            raise RuntimeError(runs.pop())
+        return False
+
+    shop = Shop()
+    options: dict[str, Any] = {"always_ask": breaks_off, "on_fail": "refuse"}
+    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode, **options)
+    with pytest.raises(RuntimeError, match="breaks off"):
+        await bench.invoke(graph, ask())
+    asked = await bench.invoke(graph, None)
+    assert (questions(asked), len(judgings(bench.server))) == ([REFUND], 1)
+    done = await bench.resume(graph, answers(asked, decision))
+    assert (shop.ran, results(done)[0][0] == "error") == ([("A7", 20)] * (not is_wrong), is_wrong)
+    assert {value for _, value, _ in await learned(bench)} == {not is_wrong}
+
+
+async def test_the_answer_to_the_question_about_a_changed_call_counts(
+    bench: Bench, mode: str
+) -> None:
+    await trust_judge(bench)
+    options: Any = {"always_ask": lambda call: call["args"]["amount"] == 20}
+    shop, graph, asked = await start(bench, mode, CALL, "Done.", **options)
+    message = graph.get_state(thread("t")).values["messages"][-1]
+    call = {**message.tool_calls[0], "args": {"order": "A7", "amount": 21}}
+    changed = {"messages": [message.model_copy(update={"tool_calls": [call]})]}
+    last = {"batched": "model", "per_call": "ApprovalMiddleware.after_model"}
+    graph.update_state(thread("t"), changed, as_node=last[mode])
+    for decision, amount in [(APPROVE, 21), (REJECT, None)]:
+        reply = {"decisions": [decision]} if mode == "batched" else decision
+        asked = await bench.resume(graph, {asked["__interrupt__"][0].id: reply})
+        assert [each["args"]["amount"] for each in questions(asked)] == [amount] * bool(amount)
+    assert shop.ran == []
+
+
+async def test_in_the_functional_api_a_later_answer_counts(bench: Bench) -> None:
+    await trust_judge(bench)
+    shop = Shop()
+    options: Any = {"always_ask": ["send_email"], "target_agreement": TARGET, "sample_share": 0}
+    approve = create_approval_wrapper(
+        CRITERION, {"refund": True, "send_email": True}, **options, **models(bench)
+    )
+    node = ToolNode(shop.tools, wrap_tool_call=approve)
+
+    @task
+    def run_tools(messages: list[Any]) -> Any:
+        return node.invoke({"messages": messages})
+
+    @entrypoint(checkpointer=bench.saver, store=bench.store)
+    def work(messages: list[Any]) -> list[Any]:
+        email = {"name": "send_email", "args": {"to": "bob", "body": "Hello."}}
+        for number, call in enumerate([email, REFUND]):
+            made = {**call, "id": str(number)}
+            messages = [*messages, AIMessage("", tool_calls=[made])]
+            messages += run_tools(messages).result()["messages"]
+        return messages
+
+    asked: Any = work.invoke([HumanMessage(ask()["messages"][0][1])], thread("t"))
+    for decision in (APPROVE, REJECT):
+        asked = work.invoke(Command(resume=answers(asked, decision)), thread("t"))
+    assert (shop.ran, asked[-1].status) == ([("bob", "Hello.")], "error")
+
+
+@IN_MEMORY
+async def test_an_answer_counts_where_a_subgraph_begins_again(bench: Bench, mode: str) -> None:
+    """With `checkpointer=False` no ruling is stored; the call would pass the second time."""
+    await trust_judge(bench)
+    shop, asks = Shop(), [True]
+    options: Any = {"always_ask": lambda _: bool(asks and asks.pop()), "checkpointer": False}
+    inner = agent(bench, shop, CALL, CALL, "Done.", interrupt_mode=mode, **options)
+    builder = StateGraph(MessagesState)
+    builder.add_node("agent", inner)
+    builder.add_edge(START, "agent")
+    graph = bench.compile(builder)
+    assert questions(await bench.invoke(graph, ask())) == [REFUND]
+    done = await bench.resume(graph, {"decisions": [REJECT]} if mode == "batched" else REJECT)
+    assert (shop.ran, results(done)[0][0]) == ([], "error")
+
+
+async def test_of_two_answers_to_a_question_the_one_that_is_carried_out_is_learned(
+    bench: Bench, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run is cancelled while it learns."""
+
+    async def is_cancelled(*_: Any) -> None:
+        run.cancel()
+        await asyncio.Event().wait()
+
+    def reply(decision: dict[str, Any]) -> Command[Any]:
+        own = {"decisions": [decision]} if mode == "batched" else decision
+        return Command(resume={question.id: own})
+
+    shop, graph, asked = await start(bench, mode, CALL, "Done.")
+    [question] = asked["__interrupt__"]
+    monkeypatch.setattr(call_judge, "index_missing", is_cancelled)
+    run = asyncio.create_task(graph.ainvoke(reply(REJECT), thread("t")))
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    monkeypatch.undo()
+    assert await learned(bench) == {("A7 20", False, REJECT["message"])}
+    await graph.ainvoke(reply(APPROVE), thread("t"))
+    assert (shop.ran, await learned(bench)) == ([("A7", 20)], {("A7 20", True, None)})
+    assert await bench.guidelines(criterion=CRITERION) == []
+    [episode] = await bench.episodes(criterion=CRITERION)
+    assert [*episode.verdicts.values()] == [True]
+
+
+async def test_a_tool_with_a_subagent_that_asks_is_resumed_if_its_condition_does_not_hold(
+    bench: Bench, mode: str
+) -> None:
+    @tool
+    def confirm(text: str) -> str:
+        """Have the user confirm."""
+        return str(interrupt(text))
+
+    AgentModel(
+        bench.server,
+        calls("delegate", task="Refund."),
+        calls("confirm", text="Sure?"),
+        "It is done.",
+        "Done.",
+    )
+    worker = agent_with(bench, tools=[confirm], store=None, checkpointer=None, name="worker")
+
+    @tool
+    def delegate(task: str) -> str:
+        """Have the worker do a task."""
+        return str(worker.invoke({"messages": [("human", task)]})["messages"][-1].text)
+
+    config = {"allowed_decisions": ["approve"], "when": lambda _: False}
+    approvals = middleware(bench, interrupt_mode=mode, interrupt_on={"delegate": config})
+    graph = agent_with(bench, approvals, tools=[delegate])
+    await bench.invoke(graph, ask())
+    done = await bench.resume(graph, "yes")
+    assert [text for _, text in results(done)] == ["It is done."]
 
 
 async def test_a_decision_that_two_processes_read_counts_once(bench: Bench, mode: str) -> None:

@@ -205,6 +205,20 @@ async def test_calls_that_share_an_id_are_decided_on_one_by_one(bench: Bench, mo
     assert len(shop.ran) == 3
 
 
+@IN_MEMORY
+async def test_rejected_calls_that_share_an_id_do_not_run_if_their_condition_changes(
+    bench: Bench, mode: str
+) -> None:
+    holds = [True]
+    config = {"allowed_decisions": ["approve", "reject"], "when": lambda _: bool(holds)}
+    shared = Calls(*CALL.calls, ("refund", {"order": "A8", "amount": 9}), call_id="x")
+    shop, graph, asked = await start(bench, mode, shared, "Done.", interrupt_on={"refund": config})
+    holds.clear()
+    await bench.resume(graph, answers(asked, REJECT, REJECT))
+    assert shop.ran == []
+    assert {value for _, value, _ in await learned(bench)} == {False}
+
+
 @pytest.mark.parametrize("threads", ["tt", "ab"])
 async def test_decisions_on_calls_with_one_id_all_count(
     bench: Bench, mode: str, threads: str
