@@ -447,7 +447,7 @@ class Guideline(FrozenModel):
     worth: Worth | None = None
     """Its AUC, if measured. Computed when the guideline is read, never stored."""
     position: int
-    """Its place, lowest first: its creation time in microseconds since 1970."""
+    """Its place, lowest first."""
     created_at: UtcDatetime
     updated_at: UtcDatetime
 

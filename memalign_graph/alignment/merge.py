@@ -191,10 +191,7 @@ class ProposalMerger:
         self._before = {guideline.id: guideline for guideline in guidelines}
         self._bylines = bylines
         self._proposed = {key for operation in operations for key in operation.episode_ids}
-        last = max((guideline.position for guideline in guidelines), default=0)
-        self._table = GuidelineTable(
-            self._before, usable_sources=self._proposed, position=last + 1, bylines=bylines
-        )
+        self._table = GuidelineTable(self._before, usable_sources=self._proposed, bylines=bylines)
         self._changed_ids: set[str | None] = set() if proposals else {*self._before}
         self._contradictions: list[tuple[str, str]] = []
         # A proposal that adds sources to a guideline counts before one that retires it.

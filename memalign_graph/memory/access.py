@@ -25,7 +25,6 @@ from memalign_graph.memory.facts import (
     Item,
     MemoryLayout,
     Namespace,
-    clock,
     item_of,
     new_id,
     packed,
@@ -199,7 +198,7 @@ class MemoryAccess:
     ) -> Fact:
         """Write a fact with the fields of `change`, after the records of its feedback."""
         view, by_key = self.view, {row.key: row for row in rows}
-        now_us = clock.now_us()
+        now_us = time.time_ns() // 1000
         at_us = max(now_us, timestamp_us(view.latest_fact_id) + 1)
         fact = Fact(
             id=new_id(at_us),

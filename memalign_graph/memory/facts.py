@@ -6,8 +6,6 @@ by content. Facts name these keys.
 
 import hashlib
 import json
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -221,6 +219,11 @@ class Fact(FrozenModel):
     """The examples whose answers were deleted, by `hash_example_id`."""
 
     @property
+    def time(self) -> datetime:
+        """When it was written. After a clock that was ahead, its id is later."""
+        return utc(self.clock_us or self.at_us)
+
+    @property
     def is_lesson(self) -> bool:
         """Whether it changes guidelines, or marks feedback as distilled."""
         return bool(self.read or self.guidelines or self.retired)
@@ -310,20 +313,3 @@ def timestamp_us(fact_id: str) -> int:
 
 def utc(at_us: int) -> datetime:
     return datetime.fromtimestamp(at_us / 1e6, UTC)
-
-
-class _Clock:
-    """Microseconds since 1970 that never repeat or go back within this process."""
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._lock = threading.Lock()
-
-    def now_us(self, ticks: int = 1) -> int:
-        with self._lock:
-            first = max(time.time_ns() // 1000, self._last + 1)
-            self._last = first + ticks - 1
-            return first
-
-
-clock = _Clock()

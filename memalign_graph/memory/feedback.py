@@ -56,17 +56,21 @@ async def remember(
 ) -> RememberResult:
     """Store feedback as episodes.
 
-    A table may be stored repeatedly: a row without a date counts once, so that it does not undo
-    what its expert revised or forgot later, and further threads of a row change nothing. Without
-    `embeds`, new cases are embedded at the next search. A case whose text the embeddings refuse is
-    stored without a vector.
+    A table may be stored repeatedly: a row counts once, unless it has a later date, so that it does
+    not undo what its expert revised or forgot since. Further threads of a row change nothing.
+    Without `embeds`, new cases are embedded at the next search. A case whose text the embeddings
+    refuse is stored without a vector.
     """
     checked = [check_feedback(item, access.criterion) for item in feedback]
     view = await access.refresh(io)
     ids = [item.episode_id for item in checked]
-    logged = feedback_in_log(view) if is_table else set()
-    outdated = logged - {(old.id, old.word) for old in view.episodes(ids).values()}
-    checked = [item for item in checked if _undated_hash(item) not in outdated]
+    logged = feedback_in_log(view) if is_table else {}
+    outdated = logged.keys() - {(old.id, old.word) for old in view.episodes(ids).values()}
+    checked = [
+        item
+        for item in checked
+        if (row := _row_hash(item)) not in outdated or _is_newer(view, item, logged[row])
+    ]
     new = {item.episode_id: item.example for item in checked if not view.holds(item.episode_id)}
     warnings: list[str] = []
     if embeds:
@@ -95,10 +99,10 @@ async def remember(
     authors = {item.author for item in checked}
     author = authors.pop() if len(authors) == 1 else None
     written = [submitted[key] for key, episode in after.items() if episode != stored.get(key)]
-    rows = {*filter(None, map(_undated_hash, checked))} if is_table else set()
+    rows = {*map(_row_hash, checked)} if is_table else set()
     # The record of merged feedback has another hash than its row: the log keeps both.
     recorded = {(key, episode.word) for key, episode in submitted.items() if key not in stored}
-    repeated = by_episode(rows - logged - recorded)
+    repeated = by_episode(rows - logged.keys() - recorded)
     while written or repeated:
         change = {"repeated": repeated}
         await write_fact(io, access, purges, REMEMBER, change, author=author, episodes=written)
@@ -152,10 +156,15 @@ async def take_back(
         await access.write(io, "forget", {"undone": undone}, author=author)
 
 
-def _undated_hash(feedback: Feedback) -> tuple[str, str] | None:
-    """Return the episode id and feedback hash; None if the feedback has a date."""
-    is_dated = "given_at" in feedback.model_fields_set
-    return None if is_dated else (feedback.episode_id, Episode.from_feedback(feedback).word)
+def _is_newer(view: MemoryView, row: Feedback, logged_at: datetime) -> bool:
+    """Return whether a row may count again; if its expert said more since, merging decides."""
+    key, is_dated = row.episode_id, "given_at" in row.model_fields_set
+    return is_dated and (view.holds(key) or logged_at < row.given_at > view.forgotten_at(key))
+
+
+def _row_hash(feedback: Feedback) -> tuple[str, str]:
+    """Return the episode id and feedback hash."""
+    return feedback.episode_id, Episode.from_feedback(feedback).word
 
 
 def by_episode(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -166,13 +175,14 @@ def by_episode(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return grouped
 
 
-def feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
-    """Return all feedback ever stored and not rolled back: episode ids and feedback hashes."""
+def feedback_in_log(view: MemoryView) -> dict[tuple[str, str], datetime]:
+    """Return when all feedback was last stored and not rolled back, by episode id and hash."""
     facts, rows = view.facts()
-    logged: set[tuple[str, str]] = set()
+    logged: dict[tuple[str, str], datetime] = {}
     for fact in without_undone(facts):
-        logged |= {(key, rows[record].feedback_hash) for key, record in fact.said.items()}
-        logged |= {(key, each) for key, hashes in fact.repeated.items() for each in hashes}
+        pairs = [(key, rows[record].feedback_hash) for key, record in fact.said.items()]
+        pairs += [(key, each) for key, hashes in fact.repeated.items() for each in hashes]
+        logged |= dict.fromkeys(pairs, fact.time)
     return logged
 
 
@@ -313,6 +323,5 @@ async def record_judgments(
         for row in view.rows()
         if row.example_id in judgments and (replaces or row.past_verdict is None)
     ]
-    if not judged:
-        return
-    await write_fact(io, access, purges, JUDGE_CASES, {}, episodes=judged, replaces=replaces)
+    if judged:
+        await write_fact(io, access, purges, JUDGE_CASES, {}, episodes=judged, replaces=replaces)

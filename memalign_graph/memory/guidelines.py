@@ -125,11 +125,14 @@ def apply_operations(
     """Return the guidelines after some operations."""
     active = {guideline.id: guideline for guideline in guidelines}
     usable_sources = {key for operation in operations for key in operation.episode_ids}
-    position = max((guideline.position for guideline in active.values()), default=0) + 1
-    table = GuidelineTable(active, usable_sources=usable_sources, position=position)
+    table = GuidelineTable(active, usable_sources=usable_sources)
     for operation in operations:
         table.apply(operation)
     return list(table.after.values())
+
+
+def next_position(guidelines: Iterable[Guideline]) -> int:
+    return max((guideline.position for guideline in guidelines), default=0) + 1
 
 
 class GuidelineTable:
@@ -140,7 +143,6 @@ class GuidelineTable:
         guidelines: Mapping[str, Guideline],
         *,
         usable_sources: set[str],
-        position: int,
         bylines: Mapping[str, Byline] | None = None,
         is_redistilling: bool = False,
     ) -> None:
@@ -166,7 +168,7 @@ class GuidelineTable:
         self._usable_sources = usable_sources
         self._is_redistilling = is_redistilling
         self._now = datetime.now(UTC)
-        self._position = position
+        self._position = next_position(guidelines.values())
 
     def apply(self, operation: GuidelineOperation) -> str | None:
         """Apply an operation, unless all its sources are forgotten.

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import HEAD, MemoryAccess
-from memalign_graph.memory.facts import PURGE, Fact, utc
+from memalign_graph.memory.facts import PURGE, Fact
 from memalign_graph.memory.guidelines import check_name
 from memalign_graph.memory.memory_state import EpisodeRow, MemoryState, build_state
 from memalign_graph.memory.recall import stored_vectors
@@ -130,7 +130,7 @@ async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) 
         fact = facts[number - 1]
         commit = Commit(
             id=fact.id,
-            at=utc(fact.clock_us or fact.at_us),
+            at=fact.time,
             author=fact.author,
             reason=fact.reason,
             episodes=_count_changes(before, now),

@@ -54,7 +54,7 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     # A hash can confirm a guess: there are none of purged feedback.
     purged = {key for fact in facts if fact.reason == PURGE for key in fact.forgotten}
     left = {(row.id, row.feedback_hash) for row in rows.values()}
-    gone = feedback_in_log(view) - {(episode.id, episode.word) for episode in episodes}
+    gone = feedback_in_log(view).keys() - {(episode.id, episode.word) for episode in episodes}
     repeated = by_episode(each for each in gone if each in left or each[0] not in purged)
     head = {
         "type": "memory",
@@ -121,7 +121,7 @@ async def import_jsonl(
         "read": {key: hashes[key] for key, _ in sorted(distilled) if key in hashes},
         "guidelines": guidelines,
     }
-    if repeated := by_episode(read.repeated - feedback_in_log(view)):
+    if repeated := by_episode(read.repeated - feedback_in_log(view).keys()):
         change["repeated"] = repeated
     if new_ids := read.answer_ids - view.answer_ids():
         cases = {row.example_id for row in view.rows()}

@@ -114,8 +114,8 @@ class JudgeMemory:
 
         The same feedback again changes nothing. Other feedback of the same author on the same
         example replaces the episode. A list may be stored repeatedly, such as a table that grows:
-        rows without `given_at` do not undo what their author revised or forgot later. A case that
-        the embeddings refuse is stored without a vector, and a warning is logged.
+        a row does not undo what its author revised or forgot, unless it has a later `given_at`. A
+        case that the embeddings refuse is stored without a vector, and a warning is logged.
 
         Args:
             feedback: One piece of feedback, or several; as `Feedback` or as its fields.

@@ -8,7 +8,7 @@ from memalign_graph.errors import InvalidInputError, show_value
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import GuidelineRevision, GuidelineTombstone, clock, filter_answers
+from memalign_graph.memory.facts import GuidelineRevision, GuidelineTombstone, filter_answers
 from memalign_graph.memory.guidelines import (
     Byline,
     GuidelineOperation,
@@ -17,6 +17,7 @@ from memalign_graph.memory.guidelines import (
     check_name,
     guideline_with_text,
     hashes_of,
+    next_position,
     normalize_text,
 )
 from memalign_graph.memory.purge import write_fact
@@ -36,13 +37,13 @@ async def add_guideline(
         if same.origin == "expert":
             return same
         return await edit_guideline(io, access, same.id, text, author=author)
-    now, position = datetime.now(UTC), clock.now_us()
+    now = datetime.now(UTC)
     guideline = Guideline(
-        id=digest(["guideline", text, position]),
+        id=digest(["guideline", text, now.isoformat()]),
         text=text,
         origin="expert",
         author=author,
-        position=position,
+        position=next_position(view.guidelines),
         created_at=now,
         updated_at=now,
     )
@@ -157,7 +158,6 @@ async def commit_lesson(
     table = GuidelineTable(
         active,
         usable_sources=fresh,
-        position=clock.now_us(ticks=2 * len(operations) + 1),
         bylines=bylines_by_episode(view) if valid and not is_redistilling else None,
         is_redistilling=is_redistilling,
     )

@@ -18,13 +18,7 @@ from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.identity import digest
-from memalign_graph.memory.facts import (
-    LONG_AGO,
-    PURGE,
-    Fact,
-    MemoryLayout,
-    utc,
-)
+from memalign_graph.memory.facts import LONG_AGO, PURGE, Fact, MemoryLayout
 from memalign_graph.memory.index import Vector, VectorIndex
 from memalign_graph.memory.memory_state import EpisodeRow, MemoryState, build_state, merge_feedback
 from memalign_graph.memory.traces import texts_in, without_traces
@@ -146,9 +140,7 @@ class MemoryView:
     def forgotten_at(self, episode_id: str) -> datetime:
         """Return when an episode was last forgotten; `LONG_AGO` if never."""
         with self._lock:
-            # Not by the id: after a clock that was ahead, ids are later than the time.
-            forgotten = (fact for fact in self._facts.values() if episode_id in fact.forgotten)
-            times = (utc(fact.clock_us or fact.at_us) for fact in forgotten)
+            times = (fact.time for fact in self._facts.values() if episode_id in fact.forgotten)
             return max(times, default=LONG_AGO)
 
     def purged_ids(self) -> set[str]:

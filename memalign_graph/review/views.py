@@ -318,7 +318,6 @@ async def proposed_guidelines(
     table = GuidelineTable(
         active,
         usable_sources={episode.id},
-        position=0,
         bylines={**bylines_by_episode(access.view), episode.id: byline},
     )
     supported = [active.get(table.apply(operation) or "") for operation in result.operations]

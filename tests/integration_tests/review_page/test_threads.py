@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from datetime import timedelta
 from typing import Any
 from unittest.mock import AsyncMock
@@ -20,7 +21,6 @@ from memalign_graph import (
     create_panel_graph,
     create_review_graph,
 )
-from memalign_graph.memory.facts import clock
 from memalign_graph.memory.judgments import utc_now
 from memalign_graph.review import ReviewQueue
 from memalign_graph.review.answers import Answer
@@ -188,13 +188,13 @@ async def test_answer_counts_after_one_that_a_clock_ahead_has_dated(
     is_taken_back: bool,
 ) -> None:
     server, ann, _ = people
-    ahead, now_us = timedelta(seconds=40), clock.now_us
+    ahead, now_ns = timedelta(seconds=40), time.time_ns
     example = Example(inputs="Where is my order?", outputs="Wait.")
     earlier = Feedback(example=example, value=True, author="ann", given_at=utc_now() + ahead)
     episode = await office.memory.aremember(earlier)
     if is_taken_back:
         with monkeypatch.context() as patch:
-            patch.setattr(clock, "now_us", lambda: now_us() + 40_000_000)
+            patch.setattr(time, "time_ns", lambda: now_ns() + 40 * 10**9)
             await office.memory.aforget(episode.id)
     if place == "thread":
         task_id = await server.start("Wait.")

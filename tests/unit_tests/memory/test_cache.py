@@ -21,7 +21,6 @@ from langgraph.store.sqlite import SqliteStore
 from memalign_graph import InvalidInputError, JudgeMemory, StoreError, create_judge_graph
 from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory import access, memory_state, view
-from memalign_graph.memory.facts import clock
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.recall import recall
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
@@ -260,7 +259,7 @@ def test_judgment_reads_the_head_once_and_uses_the_version_it_names(server: Loop
 def test_memories_go_on_after_a_clock_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     start, year = 1_800_000_000_000_000, 365 * 86_400_000_000
     now = count(start + year, 1_000)
-    monkeypatch.setattr(clock, "now_us", lambda: next(now))
+    monkeypatch.setattr(time, "time_ns", lambda: next(now) * 1000)
     here, other = memories(in_memory(), 2)
     wrong = here.remember(comment("wrong clock"))
     now = count(start, 1_000)
@@ -276,14 +275,39 @@ def test_memories_go_on_after_a_clock_far_ahead(monkeypatch: pytest.MonkeyPatch)
     assert first.at.year == 2028
 
 
-class Shifted:
-    """A clock that runs ahead or behind."""
+def set_clock(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let the clock run ahead, or behind."""
+    right, shift_ns = time.time_ns, int(seconds * 1e9)
+    patch.setattr(time, "time_ns", lambda: right() + shift_ns)
 
-    def __init__(self, seconds: float) -> None:
-        self.shift_us = int(seconds * 1_000_000)
 
-    def now_us(self, ticks: int = 1) -> int:
-        return time.time_ns() // 1000 + self.shift_us
+def test_clock_that_was_ahead_for_a_moment_dates_no_other_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        set_clock(patch, 8 * 3600)
+        judge_memory(InMemoryStore()).add_guideline("One.")
+    other = judge_memory(InMemoryStore())
+    other.add_guideline("Two.")
+    assert other.history()[0].at <= datetime.now(UTC)
+
+
+def test_what_is_given_within_one_tick_of_the_clock_keeps_its_order(
+    any_opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 1_800_000_000_000_000_000)
+    here, there = memories(any_opener, 2)
+    for number in range(8):
+        memory = here if number % 3 else there
+        memory.add_guideline(f"Rule {number}.", author=str(number))
+        memory.remember(comment("one", f"Comment {number}."))
+    for memory in (here, there):
+        assert [rule.text for rule in memory.guidelines()] == [f"Rule {n}." for n in range(8)]
+        assert [rule.author for rule in memory.history() if rule.author] == [*"76543210"]
+        assert [episode.rationale for episode in memory.episodes()] == ["Comment 7."]
+    there.remove_guideline(there.guidelines()[0].id)
+    again = here.add_guideline("Rule 0.")
+    assert there.guidelines()[-1] == again
 
 
 def test_feedback_after_a_clock_far_ahead_does_not_count_as_forgotten(
@@ -291,7 +315,7 @@ def test_feedback_after_a_clock_far_ahead_does_not_count_as_forgotten(
 ) -> None:
     memory = judge_memory(InMemoryStore())
     with monkeypatch.context() as patch:
-        patch.setattr("memalign_graph.memory.access.clock", Shifted(86_400))
+        set_clock(patch, 86_400)
         memory.remember(comment("a day ahead"))
     said = memory.remember(comment("one"))
     before = datetime.now(UTC)
@@ -306,7 +330,7 @@ def test_writer_with_a_skewed_clock_hides_no_commit(
     shifted, reader, writer = memories(any_opener, 3)
     reader.remember(comment("one"))
     with monkeypatch.context() as patch:
-        patch.setattr("memalign_graph.memory.access.clock", Shifted(seconds))
+        set_clock(patch, seconds)
         shifted.remember(comment("two"))
     assert len(recalled(reader)) == 2
     for number in range(3):
@@ -361,7 +385,7 @@ def test_times_that_postgres_compares_wrongly_are_not_filtered(
     reader, writer = memories(in_memory(store := WatchedStore()), 2)
     reader = judge_memory(store)
     with monkeypatch.context() as patch:
-        patch.setattr(clock, "now_us", lambda: 90_000_000_000)  # a clock that was never set
+        patch.setattr(time, "time_ns", lambda: 90_000_000_000_000)  # a clock that was never set
         writer.remember(comment("one"))
     reader.version()
     writer.remember(comment("two"))
@@ -378,7 +402,7 @@ def test_commit_dated_earlier_is_read(monkeypatch: pytest.MonkeyPatch, seconds: 
 
     def write_ahead() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("memalign_graph.memory.access.clock", Shifted(seconds))
+            set_clock(patch, seconds)
             ahead.remember(comment("ahead"))
         assert len(recalled(reader)) == 1
 

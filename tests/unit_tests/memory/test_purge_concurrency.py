@@ -1,5 +1,6 @@
 """Purges beside writers, judgments and other purges, and purges that were cut off."""
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import count
@@ -14,7 +15,6 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph import JudgeMemory
 from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory import feedback, learning
-from memalign_graph.memory.facts import clock
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.purge import Selection
 from memalign_graph.memory.purge import purge as erase
@@ -59,14 +59,14 @@ def test_quote_stored_during_the_purge_is_removed(
 ) -> None:
     opener = in_memory()
     here, there = memories(opener, 2)
-    answer, now_us = quoted(here), clock.now_us
+    answer, now_ns = quoted(here), time.time_ns
     there.version()
 
     def purges() -> None:
         monkeypatch.undo()
         there.forget(author="zqxann", purge=True)
 
-    monkeypatch.setattr(clock, "now_us", lambda: now_us() + ahead_s * 1_000_000)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() + ahead_s * 10**9)
     interleave(
         lambda io: feedback.remember(io, here.access, [answer]),
         lambda asked: (

@@ -19,6 +19,7 @@ from memalign_graph import (
 )
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.feedback import remember
+from memalign_graph.memory.judgments import utc_now
 from tests.builders import make_judgment
 from tests.unit_tests.memory.purging import everything_in
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, comment, hashed, learn, op
@@ -201,6 +202,33 @@ def test_repeating_the_old_feedback_does_not_undo_a_revision(memory: JudgeMemory
     episode = memory.remember(first)
     after = memory.revise(episode.id, {"rationale": "Too long."})
     assert memory.remember(first) == after
+
+
+@pytest.mark.parametrize("purge", [False, True])
+@pytest.mark.parametrize("given_at", [{}, {"given_at": "2024-01-01"}])
+def test_forgotten_rows_of_a_table_stay_forgotten(
+    memory: JudgeMemory, given_at: dict[str, str], *, purge: bool
+) -> None:
+    rows = [comment("one", None, value=True, **given_at), comment("one", "Too cold.", **given_at)]
+    kept = memory.remember(comment("two"))
+    memory.remember(rows)
+    memory.remember(rows)
+    version = memory.version()
+    assert [commit.reason for commit in memory.history()] == ["remember"] * 2
+    memory.forget(where=lambda episode: episode.id != kept.id, purge=purge)
+    forgetful = [memory]
+    if not purge:  # an export has no hashes of what was purged
+        forgetful.append(JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed))
+        forgetful[1].import_jsonl(memory.export_jsonl())
+    for each in forgetful:
+        each.remember(rows)
+        assert [episode.id for episode in each.episodes()] == [kept.id]
+        corrected = each.remember([comment("one", "Too long.", given_at="2024-01-02")])
+        assert corrected[0].rationale == "Too long."
+    memory.forget(corrected[0].id)
+    assert len(memory.remember([rows[1].model_copy(update={"given_at": utc_now()})])) == 1
+    memory.rollback(version)
+    assert len(memory.remember(rows)) == (0 if purge else 2)
 
 
 @pytest.mark.parametrize("is_table", [True, False])
