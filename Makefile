@@ -2,21 +2,23 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Checked first: an environment that was made with an older Python would stay.
+MAKE_VENV = $(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make ... PYTHON=python3.12")' && $(PYTHON) -m venv $(VENV)
 
 .PHONY: demo test browser lint format docs studio benchmark clean
 
 $(VENV)/.demo: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@$(MAKE_VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@$(MAKE_VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.docs: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	@$(MAKE_VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 

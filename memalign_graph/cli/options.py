@@ -1,7 +1,9 @@
 """Options that several commands share; each is declared once."""
 
+import asyncio
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -14,7 +16,7 @@ import typer
 from memalign_graph.cli.files import CriterionFile, check_database, has_table, load_criterion
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.local.stores import open_store, without_secrets
+from memalign_graph.local.stores import is_postgres, open_store, without_secrets
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
@@ -178,6 +180,9 @@ class MemoryLocation:
         with option_errors():
             check_namespace(self.context["namespace"])
         check_database(self.memory, "--memory", holds="store" if must_exist else None)
+        if sys.platform == "win32" and is_postgres(self.memory):
+            # psycopg cannot connect asynchronously in the default event loop.
+            asyncio.set_event_loop_policy(asyncio.WindowsSelectorEventLoopPolicy())
 
     def memory_in(self, store: "BaseStore", embeddings: Any) -> "JudgeMemory":
         from memalign_graph.memory.judge_memory import JudgeMemory

@@ -34,6 +34,7 @@ MAX_INPUT_TOKENS = 8192
 MAX_OUTPUT_TOKENS = 1024
 """The longest answer to the longest prompt."""
 
+_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 _logger = logging.getLogger(__name__)
 
 
@@ -83,13 +84,16 @@ def stop_server() -> None:
 
 
 def _launch(weights: Path) -> tuple[subprocess.Popen[str], Endpoint]:
-    is_linux = sys.platform == "linux"
+    threads = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # no container, or one without a limit
+        quota_us, period_us = map(int, _CPU_LIMIT.read_text().split())
+        threads = max(min(threads, quota_us // period_us), 1)
     settings = {
         "path": str(weights),
         "name": MODEL,
         "key": secrets.token_hex(16),
         "window": MAX_INPUT_TOKENS + MAX_OUTPUT_TOKENS,
-        "threads": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1,
+        "threads": threads,
     }
     # With -P this folder's modules do not hide others of the same name.
     command = [sys.executable, "-P", str(Path(__file__).with_name("serve.py"))]

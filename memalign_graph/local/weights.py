@@ -53,8 +53,12 @@ def find_weights(path: str | Path | None = None) -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = (Path(cache) if cache else Path(home, "memalign-graph")).expanduser()
     target = folder / FILENAME
-    if not target.exists():
-        _fetch(target)
+    try:
+        if not target.exists():
+            _fetch(target)
+    except OSError as error:
+        fix = "Set MEMALIGN_CACHE_DIR to a folder that can be written"
+        raise LocalModelError(f"{folder} cannot hold the weights: {error}. {fix}.") from error
     stat, marker_file = target.stat(), target.with_name(f"{FILENAME}.checked")
     current = f"{stat.st_size} {stat.st_mtime_ns}"
     # Computing the sha256 takes seconds, so it is done once per file.

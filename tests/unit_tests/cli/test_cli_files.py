@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import typer
 from rich.console import Console
 
 from memalign_graph import Boolean, Categorical, Criterion, InvalidInputError, Numeric, Pairwise
-from memalign_graph.cli import main
+from memalign_graph.cli import main, options
 from memalign_graph.cli.app import app
 from memalign_graph.cli.files import load_criterion
 from memalign_graph.cli.memory import find_id
@@ -261,6 +262,22 @@ def test_background_command_ends_on_sigterm(monkeypatch: pytest.MonkeyPatch) -> 
         assert main(["--version"]) == 143
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("memory", "is_set"), [("postgresql:///x", True), ("x.db", False)])
+def test_windows_gets_an_event_loop_that_postgres_can_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: str, *, is_set: bool
+) -> None:
+    policies: list[object] = []
+    asyncio = SimpleNamespace(
+        WindowsSelectorEventLoopPolicy=object, set_event_loop_policy=policies.append
+    )
+    monkeypatch.setattr(options, "asyncio", asyncio)
+    monkeypatch.setattr(options, "sys", SimpleNamespace(platform="win32"))
+    (tmp_path / "c.yaml").write_text(HEAD)
+    location = options.MemoryLocation(load_criterion(str(tmp_path / "c.yaml")), memory)
+    location.check(must_exist=False)
+    assert bool(policies) == is_set
 
 
 def test_flag_of_zero_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

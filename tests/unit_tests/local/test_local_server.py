@@ -52,6 +52,7 @@ class Server:
                 if self.headers["Authorization"] != "Bearer " + params.api_keys[0]:
                     return self.answer(401, {"error": {"message": "who are you?"}})
                 asked["n_ctx"] = params.n_ctx
+                asked["threads"] = params.cpuparams.n_threads
                 message = {"role": "assistant", "content": json.dumps(asked)}
                 choice = {"index": 0, "message": message, "finish_reason": "stop"}
                 self.answer(200, {"id": "1", "object": "chat.completion", "created": 1,
@@ -164,6 +165,19 @@ def test_chat_model_starts_the_server_and_follows_it(monkeypatch: pytest.MonkeyP
         assert result["parsed"]["model"] == "qwen2.5-coder-1.5b-instruct"
         assert result["parsed"]["max_completion_tokens"] == 7
         assert result["parsed"]["response_format"]["type"] == "json_schema"
+
+
+@pytest.mark.parametrize(
+    ("limit", "threads"), [("250000 100000\n", 2), ("50000 100000\n", 1), ("max 100000\n", 8)]
+)
+def test_cpu_limit_of_a_container_bounds_the_threads(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch, limit: str, threads: int
+) -> None:
+    (stand_in / "cpu.max").write_text(limit)
+    monkeypatch.setattr(chat, "_CPU_LIMIT", stand_in / "cpu.max")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert json.loads(local_chat_model().invoke("hello").text)["threads"] == threads
 
 
 def test_cancelled_call_does_not_wait_for_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,16 @@ def test_downloaded_parts_are_kept_until_complete_and_verified(cache: Path, tmp_
         find_weights()
 
 
+def test_folder_that_cannot_be_made_is_named(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MEMALIGN_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    with pytest.raises(LocalModelError, match=r"file/folder cannot hold .*Set MEMALIGN_CACHE_DIR"):
+        find_weights()
+    assert not cache.exists()
+
+
 def test_hub_is_the_first_source(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(_: str, filename: str, *, local_dir: Path) -> str:
         path = local_dir / filename
