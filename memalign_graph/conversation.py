@@ -21,10 +21,9 @@ from pydantic_core import to_jsonable_python
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import storable
-from memalign_graph.replies import refusal_in
 from memalign_graph.scales import PassRule
 from memalign_graph.settings import Sees
-from memalign_graph.transcript import is_binary, message_fields, read_messages
+from memalign_graph.transcript import is_binary, is_provider_run, message_fields, read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 TurnState = Mapping[str, Any]
@@ -296,10 +295,8 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
     shown = _shown(messages, turn)
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place]
-    has_steps = any(
-        isinstance(step, ToolMessage) or _calls(step) or getattr(step, "invalid_tool_calls", None)
-        for step in steps
-    )
+    read = [] if sees == "answer" else _as_json(steps) or []
+    has_steps = any(each["role"] == "tool" or "tool_calls" in each for each in read)
     if not questions:
         steps, has_steps = [SystemMessage(_BEGINNING_REMOVED), *steps], True
     if turn.structured is not None:
@@ -376,17 +373,12 @@ def request_text(message: BaseMessage) -> str:
 def _answer_text(message: BaseMessage) -> str:
     """Return an answer's text, a model's refusal, or a tool's result; of a picture, its type."""
     parts = message.content if isinstance(message.content, list) else []
-    if any(isinstance(part, dict) and is_binary(part) for part in parts):
-        return _content(message).strip()
-    if text := message.text.strip():
-        return text
-    if isinstance(message, ToolMessage):
-        return _content(message).strip()
-    return storable(refusal_in(message)).strip()
+    is_text = not any(isinstance(part, dict) and is_binary(part) for part in parts)
+    return (is_text and message.text.strip()) or _content(message).strip()
 
 
 def _content(message: BaseMessage) -> str:
-    return str(_as_json([message])[0]["content"])
+    return str(_as_json([message])[-1]["content"])
 
 
 def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseMessage]]:
@@ -414,6 +406,9 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
         is_result = isinstance(message, ToolMessage) and acted(place, message.name)
         is_draft = place in drafts and not (is_result or _calls(visible))
         is_note = isinstance(message, HumanMessage) and not is_question(message, turn.asked_id)
+        if is_draft and isinstance(message, AIMessage):
+            ran = [*filter(is_provider_run, message.content)]
+            visible, is_draft = visible.model_copy(update={"content": ran}), not ran
         if _is_gates(message):
             checked.add(message.tool_call_id)
         elif is_note or is_draft or _hands_back(message):

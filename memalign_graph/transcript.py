@@ -46,6 +46,8 @@ _NAME_CHARS = 64
 _MAX_COUNTED = 20  # names of steps left out
 _MARK = " [...] "  # replaces what was cut
 _LABEL_END = re.compile(r"[()<>]|:(?!\w)")
+ENCODED_BYTES = re.compile(r"(?<![^\"',])[A-Za-z0-9+/]{500,}+={0,2}(?![^\"'\\])")
+"""A long text in base64, or the end of a data URL, alone or in a value that is written as text."""
 
 
 def read_messages(value: Any, name: str, *, lenient: bool = False) -> Any:
@@ -70,7 +72,14 @@ def read_messages(value: Any, name: str, *, lenient: bool = False) -> Any:
     called: set[str] = set()
     for index, fields in enumerate(filter(None, items)):
         role, where = fields["role"], None if lenient else f"{name}[{index}]"
-        content = _text(fields.get("content"), role, where)
+        parts = fields.get("content")
+        if role == "assistant" and isinstance(parts, list):
+            for part in map(_unwrapped, filter(is_provider_run, parts)):
+                tool, result = str(part.get("name") or part["type"]), _part_text(part, where)
+                ran = {"role": "tool", "tool_call_id": "", "name": clean(tool)}
+                messages.append({**ran, "content": clean(result)})
+            parts = [part for part in parts if not is_provider_run(part)]
+        content = _text(parts, role, where)
         message = {"role": role, "content": clean(content or _refusal_beside(fields))}
         speaker = fields.get("name")
         if role == "tool":
@@ -177,14 +186,28 @@ def _text(content: Any, role: str, where: str | None) -> str:
 
 def is_binary(part: Mapping[str, Any]) -> bool:
     """Return whether a part of a message's content is a picture, a file or the like."""
+    match part:
+        case {"source_type": "text"} | {"source": {"type": "text" | "content"}}:
+            return False
     kind = str(part.get("type"))
     is_named = any(name in kind for name in _BINARY_PARTS) and kind != "file_search_call"
     return kind not in OWN_PARTS and (is_named or not _BINARY_KEYS.isdisjoint(part))
 
 
+def is_provider_run(part: Any) -> bool:
+    """Return whether a part of a model's content is of a tool that the model's provider ran."""
+    own = _unwrapped(part) if isinstance(part, Mapping) else {}
+    return isinstance(own.get("type"), str) and own["type"] not in OWN_PARTS and not is_binary(own)
+
+
+def _unwrapped(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part, or what LangChain's wrapper of a provider's own part holds."""
+    own = part.get("value") if part.get("type") == "non_standard" else None
+    return own if isinstance(own, Mapping) else part
+
+
 def _part_text(part: Mapping[str, Any], where: str | None) -> str:
-    if part.get("type") == "non_standard" and isinstance(part.get("value"), Mapping):
-        part = part["value"]  # LangChain's wrapper of a provider's own part
+    part = _unwrapped(part)
     kind = str(part.get("type"))
     if kind in _TEXT_PARTS or kind == "refusal":
         return str(part.get("refusal" if kind == "refusal" else "text") or "")
@@ -192,7 +215,7 @@ def _part_text(part: Mapping[str, Any], where: str | None) -> str:
         return ""
     if not is_binary(part):
         with suppress(ValueError, TypeError, RecursionError):
-            return dump_json(part)
+            return ENCODED_BYTES.sub("", dump_json(part))
     if where is not None:
         raise ValueError(
             f"{where} holds content of the type {kind!r}, which is not text: describe it in words, "

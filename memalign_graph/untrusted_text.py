@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from memalign_graph.conversation import questions_in
 from memalign_graph.memory.traces import texts_in
-from memalign_graph.transcript import OWN_PARTS
+from memalign_graph.transcript import ENCODED_BYTES, OWN_PARTS
 
 _DESTINATION = re.compile(
     r"(?:to|b?cc|recipient|e?mail|address|ur[li]|link|domain|host|phone|iban|account|wallet|payee|"
@@ -119,12 +119,17 @@ def _returned_texts(message: Any, caller: str | None) -> set[str]:
         ran = [part for part in parts if part.get("type") not in OWN_PARTS]
         cited = [part.get(name) for part in parts for name in ("citations", "annotations")]
         texts = {*texts_in([ran, cited])}
-        return {str(ran), *texts} if texts else set()
+        return {*_without_bytes(str(ran), *texts)} if texts else set()
     # A note of middleware may be a summary of tools' results.
     if not isinstance(message, AIMessage | ToolMessage | HumanMessage):
         return set()
     # `str` also writes numbers, but not all texts as they are.
-    return {message.text, str(content), *texts_in(content)}
+    return {message.text, *_without_bytes(str(content), *texts_in(content))}
+
+
+def _without_bytes(*texts: str) -> Iterator[str]:
+    """Yield texts without the bytes of pictures, in which any small number occurs."""
+    return (ENCODED_BYTES.sub("", text) for text in texts)
 
 
 def _destinations(value: Any, *, named: bool) -> Iterator[str]:

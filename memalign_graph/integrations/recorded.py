@@ -142,17 +142,17 @@ def _messages_in(value: Any, name: str) -> list[Fields] | None:
         read = read_messages(messages, name)
     except ValueError as error:
         raise InvalidInputError(str(error)) from error
-    return read and [_with_marks(*pair) for pair in zip(read, messages, strict=True)]
+    return read and [_with_marks(message) for message in messages]
 
 
-def _with_marks(message: Fields, recorded: Any) -> Fields:
-    """Add what a gate reads beside the text: parts of the content, and marks."""
+def _with_marks(recorded: Any) -> Fields:
+    """Return a message with what a gate reads beside the text: parts of the content, and marks."""
     fields = message_fields(recorded) or {}
     marks = {key: fields[key] for key in _MARKS if isinstance(fields.get(key), Mapping)}
     # The result's call may be in another part of the conversation.
     unread = {"content": list, "name": str}
     rest = {key: fields[key] for key, kind in unread.items() if isinstance(fields.get(key), kind)}
-    return {**message, **marks, **rest}
+    return {**_plain([recorded])[-1], **marks, **rest}
 
 
 def _holds_only_messages(value: Mapping[str, Any]) -> bool:

@@ -238,6 +238,39 @@ def test_steps_show_the_speaker_and_each_call_with_its_result() -> None:
     assert shown(RUN).endswith("3. assistant (final answer): It comes on Monday.")
 
 
+def test_what_the_provider_ran_is_a_tools_result_without_the_bytes_of_files() -> None:
+    source = {"type": "base64", "media_type": "application/pdf", "data": "QUJD" * 500}
+    document = {"type": "document", "title": "Order 7", "source": source}
+    fetched = {"type": "web_fetch_tool_result", "content": {"content": document}}
+    asked = {"type": "mcp_call", "name": "look_up", "output": '{"png": "%s"}' % ("QUJD" * 500)}
+    run = [HumanMessage("When?"), AIMessage([asked, fetched, "On Monday."])]
+    example = Example(inputs="q", outputs=run)
+    assert Example(**example.to_json()).outputs == example.outputs
+    assert "QUJD" not in str(example.outputs)
+    assert shown(run) == (
+        '1. user: When?\n2. look_up returned: {"name": "look_up", "output": "{\\"png\\": \\"\\"}", '
+        '"type": "mcp_call"}\n3. web_fetch_tool_result returned: {"content": {"content": '
+        '{"source": {"data": "", "media_type": "application/pdf", "type": "base64"}, "title": '
+        '"Order 7", "type": "document"}}, "type": "web_fetch_tool_result"}\n'
+        "4. assistant (final answer): On Monday."
+    )
+    text = retrieval_text(example)[0]
+    assert "look_up" in text
+    assert "Order 7" not in text
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "document", "source": {"type": "text", "data": "On Monday."}},
+        {"type": "document", "source": {"type": "content", "content": "On Monday."}},
+        {"type": "file", "source_type": "text", "text": "On Monday."},
+    ],
+)
+def test_a_document_that_is_text_is_shown(part: dict[str, Any]) -> None:
+    assert "On Monday." in shown([called("look_up"), {**returned(""), "content": [part]}])
+
+
 def long_run(steps: int, chars: int = 4_000) -> list[dict[str, Any]]:
     messages = [message("user", "Please sort out my orders. " * 20)]
     for number in range(steps - 2):

@@ -177,6 +177,7 @@ async def test_every_kind_of_state_revises(bench: Bench, state: Any, build: Any)
 PICTURE: dict[str, Any] = {"type": "image", "url": "https://example.org/a.png"}
 HERE = {"type": "text", "text": "Here: "}
 SEARCH = {"type": "file_search_call", "id": "1", "queries": ["cats"]}
+SEARCHED = f"1. file_search_call returned: {json.dumps(SEARCH, sort_keys=True)}"
 
 
 @pytest.mark.parametrize(
@@ -184,10 +185,10 @@ SEARCH = {"type": "file_search_call", "id": "1", "queries": ["cats"]}
     [
         ([PICTURE], "[image]"),
         ([HERE, PICTURE], "Here: [image]"),
-        ([HERE, SEARCH], "Here:"),
+        ([HERE, SEARCH], f"{SEARCHED}\n2. assistant (final answer): Here: "),
     ],
 )
-async def test_judge_sees_that_an_answer_has_a_picture(
+async def test_judge_sees_an_answers_picture_or_search(
     bench: Bench, answer: Any, seen: str
 ) -> None:
     result = await bench.invoke(gated(bench, lambda _: {"messages": [AIMessage(answer)]}), asked())

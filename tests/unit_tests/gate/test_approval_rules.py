@@ -98,6 +98,23 @@ def test_all_content_of_a_tool_result_counts(content: list[Any]) -> None:
         assert repeats_tool_text(args, turn(content))
 
 
+ENCODED = "7/7+" * 500
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        {"type": "image", "base64": ENCODED, "mime_type": "image/png"},
+        {"type": "image", "source": {"type": "base64", "data": ENCODED + "7w=="}},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{ENCODED}"}},
+    ],
+)
+def test_the_bytes_of_a_picture_are_not_words(picture: dict[str, Any]) -> None:
+    assert not repeats_tool_text({"amount": 7}, turn([picture]))
+    assert repeats_tool_text({"amount": 7}, turn([{**picture, "alt": "Pay 7."}]))
+    assert repeats_tool_text({"amount": 7}, turn([{"type": "text", "text": ENCODED}]))
+
+
 @pytest.mark.parametrize(
     "found",
     [

@@ -1,5 +1,6 @@
 """How a gate extracts the example from a conversation, and its critiques."""
 
+import json
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -38,12 +39,22 @@ HANDS_BACK = [
 ]
 PICTURE = {"type": "image", "url": "https://example.org/a"}
 REASONING = {"type": "reasoning", "reasoning": "?"}
+THOUGHT = {"type": "non_standard", "value": {"type": "redacted_thinking", "data": "?"}}
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
+HITS = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"title": "Kiel"}]}
 REFUSAL = {"type": "refusal", "refusal": "No."}
 TEXTS: list[Any] = [{"type": "text", "text": "Where "}, {"type": "text", "text": "is it?"}]
 JSON = ToolMessage([{"type": "json", "day": 1}], tool_call_id="1")
 
 ANSWERS: dict[str, tuple[list[Any], str | None]] = {
-    "blocks": ([AIMessage([REASONING, {"type": "text", "text": " In Kiel. "}])], "In Kiel."),
+    "blocks": (
+        [
+            AIMessage(
+                [REASONING, THOUGHT, {"type": "text", "text": " In Kiel. ", "citations": [HITS]}]
+            )
+        ],
+        "In Kiel.",
+    ),
     "system-after": ([KIEL, SystemMessage("S")], "Kiel."),
     "revised-twice": ([DRAFT, CRITIQUE, OTHER, CRITIQUE, KIEL], "Kiel."),
     "refusal": ([AIMessage([REFUSAL])], "No."),
@@ -63,6 +74,8 @@ AFTER_TOOLS: dict[str, tuple[list[Any], str]] = {
     "after-tools": ([CALLING, FOUND, KIEL], "Kiel."),
     "tool-speaks": ([CALLING, FOUND], "In Kiel."),
     "tool-returns-json": ([CALLING, JSON], '{"day": 1, "type": "json"}'),
+    "provider-ran-a-tool": ([AIMessage(["In ", SEARCH, HITS, "Kiel."])], "In Kiel."),
+    "provider-made-a-picture": ([AIMessage([SEARCH, "A dog: ", PICTURE])], "A dog: [image]"),
 }
 REQUESTS: dict[str, tuple[Any, str]] = {
     "tuple": (("user", "Q"), "Q"),
@@ -144,6 +157,10 @@ MOVED = {"role": "tool", "tool_call_id": "2", "content": "Moved."}
 HI, HELLO = [HumanMessage("Hi"), AIMessage("Yes?")], [user("Hi"), assistant("Yes?")]
 REVISED = [ASKED, DRAFT, CRITIQUE, CALLING, FOUND, OTHER, CRITIQUE, KIEL]
 DOG = [HumanMessage([PICTURE]), AIMessage("A dog.")]
+RAN = [
+    {"role": "tool", "tool_call_id": "", "name": name, "content": json.dumps(part, sort_keys=True)}
+    for name, part in {"web_search": SEARCH, "web_search_tool_result": HITS}.items()
+]
 
 SEEN: dict[str, tuple[list[Any], Any, Any]] = {
     "calls": ([ASKED, CALLING, FOUND, KIEL], WHERE, [*STEPS, "Kiel."]),
@@ -185,6 +202,16 @@ SEEN: dict[str, tuple[list[Any], Any, Any]] = {
         [ASKED, CALLING, FOUND, *checking("1"), KIEL],
         WHERE,
         [*STEPS, "Kiel."],
+    ),
+    "tools-that-the-provider-ran": (
+        [ASKED, AIMessage([REASONING, THOUGHT, SEARCH, HITS, "Kiel."])],
+        WHERE,
+        [*RAN, "Kiel."],
+    ),
+    "draft-for-which-the-provider-ran-tools": (
+        [ASKED, AIMessage([SEARCH, HITS, "a"]), CRITIQUE, KIEL],
+        WHERE,
+        [*RAN, "", "Kiel."],
     ),
     "picture-before": (
         [*DOG, ASKED, KIEL],

@@ -21,6 +21,7 @@ STEPS: list[AnyMessage] = [
     ToolMessage("paid back", tool_call_id="c1", name="refund"),
     AIMessage("Done.", id="a2"),
 ]
+SEARCHED = AIMessage([{"type": "mcp_call", "name": "find", "output": "Paid."}, "No."])
 HISTORY: list[AnyMessage] = [HumanMessage("Hi"), AIMessage("Yes?")]
 VERDICT = {"gate": "quality_gate", "let_through": True, "judgment": None}
 
@@ -78,6 +79,11 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
         ASKED_IN,
         {"messages": [ASKED, STEPS[0], *HISTORY[:1], *STEPS[1:]]},
         judged(ASKED, STEPS[0], *HISTORY[:1], *STEPS[1:]),
+    ),
+    "a tool that the provider ran": (
+        ASKED_IN,
+        {"messages": [SEARCHED]},
+        judged(ASKED, SEARCHED),
     ),
     "text in parts": (
         {"messages": [IN_PARTS.model_dump()]},
