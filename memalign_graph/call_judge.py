@@ -77,7 +77,7 @@ class Approval(Settings):
     ] = ()
     """The tools that never run without a question, or a function of a call (`name`, `args`, `id`)
     that returns True for such calls."""
-    target_agreement: float = Field(default=0.95, gt=0, lt=1)
+    target_agreement: float = Field(default=0.95, gt=0, le=0.9999)
     """The share of calls run without a question that must be right. People's decisions on calls
     that the judge passed show it, at a level of 95 %. To show 0.95 takes 82 decisions."""
     sample_share: float = Field(default=0.05, ge=0, le=1)

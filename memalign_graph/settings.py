@@ -263,7 +263,7 @@ class Uncertain(Settings):
         InvalidInputError: If an option is invalid.
     """
 
-    target_agreement: float = Field(default=0.9, gt=0, lt=1)
+    target_agreement: float = Field(default=0.9, gt=0, le=0.9999)
     """How often judgments that nobody is asked about must agree with the experts. To show 0.9 for a
     verdict takes 40 cases that all agree, 0.95 takes 82."""
     per_day: int | None = Field(default=None, ge=1)

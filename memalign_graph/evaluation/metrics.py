@@ -8,7 +8,7 @@ An Introduction to the Bootstrap, 1993, chapter 13.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
 
 import numpy as np
@@ -76,8 +76,8 @@ class JudgeScores(FrozenModel):
     cases: int  # cases with a verdict
     failed: int  # cases without one; they are in no metric
     metrics: dict[str, Estimate]
-    """By name: `agreement`, `exact_match`, and those of `kappa`, `macro_f1`, `mae`, `ccc`, `auc`,
-    `ece` that the scale allows."""
+    """By name: `agreement`, and those of `kappa`, `macro_f1`, `mae`, `ccc`, `auc`, `ece` that the
+    scale allows."""
     labels: list[LabelScores]  # empty on a continuous scale
     confusion: list[list[int]] | None
     """A row for each label by the experts, a column for each by the judge."""
@@ -128,7 +128,6 @@ class PredictionColumn:
 
     has_value: NDArray[np.bool_]
     right: Array
-    is_exact: Array
     truth: Array
     value: Array
     confidence: Array  # NaN where there is none
@@ -151,7 +150,6 @@ class PredictionColumn:
             right=np.array(
                 [v is not None and values_agree(scale, v, label) for v, label in pairs], float
             ),
-            is_exact=np.array([v == label for v, label in pairs], float),
             truth=np.array([code(value) for value in expected], float),
             value=np.array([code(value) for value in values], float),
             confidence=np.array(
@@ -182,13 +180,12 @@ def labels_of(scale: Scale) -> list[Value] | None:
     return None
 
 
-METRICS = ("agreement", "exact_match", "kappa", "macro_f1", "mae", "ccc", "auc", "ece")
+METRICS = ("agreement", "kappa", "macro_f1", "mae", "ccc", "auc", "ece")
 
 
 def measures_of(scale: Scale) -> dict[str, Measure]:
     measures: dict[str, Measure] = {
-        "agreement": lambda column, weights: _mean(weights, column.right),
-        "exact_match": lambda column, weights: _mean(weights, column.is_exact),
+        "agreement": lambda column, weights: _mean(weights, column.right)
     }
     if labels_of(scale):
         ordered = is_ordered(scale)
@@ -219,7 +216,7 @@ def score(
         for name, predictions in judges.items()
     }
     weights = _weights(groups, resamples, seed)
-    bounds = {"agreement": (0.0, 1.0), "exact_match": (0.0, 1.0)}
+    bounds = {"agreement": (0.0, 1.0)}
     if isinstance(scale, Numeric):
         bounds["mae"] = (0.0, scale.maximum - scale.minimum)
 
@@ -254,7 +251,10 @@ def score(
             cases=int(column.has_value.sum()),
             failed=int((~column.has_value).sum()),
             metrics={
-                key: Estimate.of(draws, items(column.has_value), bounds.get(key))
+                # Of a sample, `ece` is above zero by chance, and further so of a draw from it.
+                key: Estimate.of(
+                    draws[:1] if key == "ece" else draws, items(column.has_value), bounds.get(key)
+                )
                 for key, draws in metrics_of(column, column.has_value).items()
             },
             labels=[] if counts is None else list(labels_in(column, counts)),
@@ -264,7 +264,11 @@ def score(
     def compare(judge: str, against: str) -> Comparison:
         pair = columns[judge], columns[against]
         both = pair[0].has_value & pair[1].has_value
-        metrics, others = (metrics_of(column, both) for column in pair)
+        unknown = np.isnan(pair[0].confidence + pair[1].confidence)
+        metrics, others = (
+            metrics_of(replace(each, confidence=np.where(unknown, np.nan, each.confidence)), both)
+            for each in pair
+        )
         error, other_error = (
             np.abs(column.value - column.truth) if "mae" in metrics else 1 - column.right
             for column in pair

@@ -398,9 +398,7 @@ class _ReportText:
         self.main, self.first = report.judges[-1], report.judges[0]
         self.metric = "mae" if isinstance(self.scale, Numeric) else "agreement"
         self.scores = report.of(self.main)
-        names = dict.fromkeys(name for row in report.scores for name in row.metrics)
-        # `exact_match` differs from `agreement` only on a continuous scale.
-        self.metrics = [name for name in names if name != "exact_match" or not self.scores.labels]
+        self.metrics = [*dict.fromkeys(name for row in report.scores for name in row.metrics)]
         self.numbers = {case.example.id: at for at, case in enumerate(report.cases, 1)}
         # Wrong ones first, among them those that the first judge has right.
         order = (False, None, True)

@@ -325,7 +325,8 @@ def _stored_values(access: MemoryAccess, judge_key: str) -> dict[str, Value]:
     view, scale, values = access.view, access.criterion.scale, dict[str, Value]()
     for by_others in (True, False):
         cases = load_cases(view, scale, judge_key, len(view.rows()), by_others=by_others)
-        values = values or {case.example_id: case.verdict.value for case in cases if case.verdict}
+        untold = [case for case in cases if not case.is_told]
+        values = values or {case.example_id: case.verdict.value for case in untold if case.verdict}
     return values
 
 

@@ -2,8 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -46,14 +45,15 @@ class EvidenceCase:
     value: Value
     """The experts' consensus."""
     verdict: RawVerdict | None
-    """The present judge's, given without these experts' feedback in the prompt."""
+    """The present judge's; if these experts' feedback told it their value, only a wrong one."""
     judged_at: datetime
     """The time of the first feedback on the case; a reason added later leaves it."""
     is_always_asked: bool = False
     """Whether no verdict could have spared the question, by the first answer to one."""
+    is_told: bool = False
+    """Whether these experts' feedback told the judge their value."""
     decisions: Sequence["EvidenceCase"] = ()
-    """If experts answered several judgments of it: the case by the answers to each of these. Right
-    ones are left out if the judge was shown an answer on the case."""
+    """The case by the answers to each of the judgments that count."""
 
 
 def load_cases(
@@ -78,52 +78,61 @@ def load_cases(
         for row in view.rows_for_vector(key):
             rows_by_example[row.example_id].append(row)
 
-    def case_of(rows: Sequence[EpisodeRow], own_ids: AbstractSet[str]) -> EvidenceCase | None:
-        """Return a case, by verdicts that its own episodes did not tell the judge."""
-        values = [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
-        if not values:
-            return None
-        judged = [
-            (RawVerdict(value, past.probabilities), row.first_given_at, past.review)
-            for row in rows
-            if (past := row.past_verdict) and is_present(past) != by_others
-            if own_ids.isdisjoint(past.shown)
-            # A guideline that comes from this case alone tells its value.
-            and not any(sources.get(key) and sources[key] <= own_ids for key in past.guideline_ids)
-            if (value := value_or_none(past.verdict, scale)) is not None
-        ]
-        # `migrate` also gives a verdict to feedback that nobody was asked for.
-        review = next((review for *_, review in judged if review is not None), {})
-        return EvidenceCase(
-            vector_key=rows[0].vector_key,
-            vector=vectors[rows[0].vector_key],
-            example_id=rows[0].example_id,
-            episode_ids=sorted(own_ids),
-            value=consensus(values, scale) if values[1:] else values[0],
-            verdict=judged[0][0] if judged else None,
-            judged_at=judged[0][1] if judged else rows[0].given_at,
-            is_always_asked=not ALWAYS_ASKED.isdisjoint(review.get("reasons") or ()),
-        )
-
     cases = []
     for _, rows in sorted(rows_by_example.items()):
         rows.sort(key=lambda row: (row.given_at, row.id))
-        ids = {row.id for row in rows}
-        if (case := case_of(rows, ids)) is None:
+        if not (values := _values(rows, scale)):
             continue
-        rows_by_judgment: dict[str | None, list[EpisodeRow]] = defaultdict(list)
-        for row in rows if len(rows) > 1 else ():
-            rows_by_judgment[(row.content.get("judgment") or {}).get("id")].append(row)
-        decisions = []
-        for answers in rows_by_judgment.values():
-            decision = case_of(answers, set())
-            verdict = decision and decision.verdict
-            if decision and verdict and values_agree(scale, verdict.value, decision.value):
-                # Without a verdict if the judge was shown an answer: being right proves nothing.
-                decision = case_of(answers, ids)
-            decisions += [decision] if decision and decision.verdict else []
-        cases.append(replace(case, decisions=decisions) if len(decisions) > 1 else case)
+        case = EvidenceCase(
+            vector_key=rows[0].vector_key,
+            vector=vectors[rows[0].vector_key],
+            example_id=rows[0].example_id,
+            episode_ids=sorted(row.id for row in rows),
+            value=consensus(values, scale),
+            verdict=None,
+            judged_at=rows[0].given_at,
+        )
+        judged = [row for row in rows if (it := row.past_verdict) and is_present(it) != by_others]
+        if decisions := list(_decisions_on(case, judged, sources, scale)):
+            first = min(decisions, key=lambda decision: decision.is_told)
+            case = replace(first, value=case.value, decisions=decisions)
+        cases.append(case)
     return cases
+
+
+def _values(rows: Sequence[EpisodeRow], scale: Scale) -> list[Value]:
+    return [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
+
+
+def _decisions_on(
+    case: EvidenceCase, judged: Sequence[EpisodeRow], sources: Mapping[str, set[str]], scale: Scale
+) -> Iterator[EvidenceCase]:
+    """Yield the case by the answers to each judgment, unless it proves nothing that it is right."""
+    own_ids = {*case.episode_ids}
+    answers_by_judgment: dict[str | None, list[EpisodeRow]] = defaultdict(list)
+    for row in judged:
+        answers_by_judgment[row.content["judgment"].get("id")].append(row)
+    for answers in answers_by_judgment.values():
+        pasts = [row.past_verdict for row in answers if row.past_verdict]
+        past, values = pasts[0], _values(answers, scale)
+        verdict = value_or_none(past.verdict, scale)
+        value = consensus(values, scale) if values else case.value
+        # A guideline that comes from this case alone tells its value, too.
+        is_told = not own_ids.isdisjoint(past.shown) or any(
+            sources.get(key) and sources[key] <= own_ids for key in past.guideline_ids
+        )
+        if verdict is None or (is_told and values_agree(scale, verdict, value)):
+            continue
+        # `migrate` also gives a verdict to feedback that nobody was asked for.
+        review = next((past.review for past in pasts if past.review is not None), {})
+        yield replace(
+            case,
+            value=value,
+            verdict=RawVerdict(verdict, past.probabilities),
+            judged_at=answers[0].first_given_at,
+            is_always_asked=not ALWAYS_ASKED.isdisjoint(review.get("reasons") or ()),
+            is_told=is_told,
+        )
 
 
 def _present_judge(view: MemoryView, judge_key: str | None) -> Callable[[PastVerdict], bool]:

@@ -93,7 +93,8 @@ class EvidenceModel:
         self._distinct_values = np.unique(self.truth)
         verdicts = [case.verdict for case in cases if case.verdict]
         self._judged = np.array([row for row, case in enumerate(cases) if case.verdict], dtype=int)
-        self._has_judge = len(self._judged) >= MIN_CASES
+        # Of verdicts after the judge was told the value only wrong ones count: no fair comparison.
+        self._has_judge = sum(not case.is_told for case in cases if case.verdict) >= MIN_CASES
         self._verdicts = encoding.numbers([verdict.value for verdict in verdicts])
         self._compared = {*encoding.class_names(self._verdicts)}
         usual = [consensus(values, scale)] if values and not self._has_judge else []
@@ -167,7 +168,8 @@ class EvidenceModel:
         """Return how far decisions go from the baseline to the estimates, by past cases."""
         encoding, has_judge = self.encoding, self._has_judge
         if has_judge:
-            order = sorted(range(len(rows)), key=lambda at: self.cases[rows[at]].judged_at)
+            untold = [at for at, row in enumerate(rows) if not self.cases[row].is_told]
+            order = sorted(untold, key=lambda at: self.cases[rows[at]].judged_at)
             newest = order[-_MAX_COMPARED:]
             rows, baseline, estimates = rows[newest], baseline[newest], estimates[newest]
         truth, groups = self.truth[rows], self.regression.groups[rows]

@@ -35,6 +35,10 @@ _NEAR_DUPLICATE_SHARE = 0.1
 """Cases that are closer than this share of the median distance are near-duplicates: with sentence
 embeddings rewordings are at 0.02 to 0.04 of it, and the nearest other cases at 0.15 to 0.7."""
 
+_FARTHEST_SHARE = 0.04
+"""So are cases that are closer than this share of the distance from a case to its farthest, usually
+1.2 to 2.3 times the median distance: if most cases are near-duplicates, that is between these."""
+
 
 class KernelRegression:
     """The mean of kernel ridge regression and a vote of the nearest cases.
@@ -116,8 +120,9 @@ def _near_duplicates(distances: Floats) -> Floats:
     """Return each case's group: cases in order, each with all later ones that are near it."""
     count = len(distances)
     groups = np.full(count, -1)
-    others = distances[np.triu_indices(count, 1)]
-    reach = max(_NEAR_DUPLICATE_SHARE * np.median(others), _ROUNDING) if count > 1 else 0.0
+    others = distances[np.triu_indices(count, 1)] if count > 1 else distances
+    farthest = np.median(distances.max(axis=1))
+    reach = max(_NEAR_DUPLICATE_SHARE * np.median(others), _FARTHEST_SHARE * farthest, _ROUNDING)
     for row in range(count):
         if groups[row] < 0:
             groups[(groups < 0) & (distances[row] <= reach)] = row

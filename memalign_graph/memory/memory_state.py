@@ -146,21 +146,27 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
     adds_nothing = repeats or stored.says_the_same_as(new) or stored.given_at > new.given_at
     is_revision = replaces and new.given_at >= stored.given_at
     is_new = is_revision or not (adds_nothing or confirms)
+    value = stored.value if adds_nothing and not is_new else new.value
     judgment = (is_new and new.judgment) or stored.judgment or new.judgment
+    if judgment is not None and not is_revision:
+        # One of them counts as the expert's decision, and a right one must not hide a wrong one.
+        for each in filter(None, (new.judgment, stored.judgment)):
+            if each.judge_key == judgment.judge_key and each.value != value == judgment.value:
+                judgment = each
     verdicts = {**stored.verdicts, **new.verdicts}
     if judgment is not None:
         del verdicts[judgment.id]
     common = {
         "thread_ids": threads,
         "feedback_id": new.feedback_id or stored.feedback_id,
+        "value": value,
         "judgment": judgment,
         "other_verdicts": verdicts,
         "given_at": max(new.given_at, stored.given_at),
     }
     if is_new:
         return new.model_copy(update={**common, "created_at": stored.created_at})
-    value = stored.value if adds_nothing else new.value
-    merged = stored.model_copy(update={**common, "value": value})
+    merged = stored.model_copy(update=common)
     return stored if merged == stored else merged.model_copy(update={"updated_at": new.updated_at})
 
 

@@ -147,19 +147,17 @@ def _drawn(
     that of answers, experts who take longer where the judge is wrong.
 
     Judgments with other reasons to ask count, too: what is uncertain changes as the memory grows.
-    Other verdicts than the present one of an answer count if the case was judged again later.
-    Otherwise the present one has replaced them: it is a newer answer's or, after `migrate`, another
-    judge's.
+    Other verdicts than the present one of an answer count, too. If that one is not in the log, as
+    after `migrate`, it has replaced those before the answer.
     """
     sampled, places = _sampled(log, episodes), dict[str, tuple[datetime, datetime]]()
     logged_at = {item.judgment_id: item.at for item in log}
     for episode in episodes:
         present = episode.judgment and episode.judgment.id
-        replaced_at = logged_at.get(present or "", episode.given_at)
         first_given_at = min(episode.created_at, episode.given_at)  # an edit has a new date
         for key in episode.verdicts.keys() & sampled:
             at = logged_at.get(key, first_given_at)  # the log has no older judgments
-            if present in (None, key) or at > replaced_at:
+            if present in (None, key) or present in logged_at or at > episode.given_at:
                 places.setdefault(key, (max(at + _TIMELY, first_given_at), at))
     return [
         (key, places[key][1].astimezone(UTC).date(), agreed[key])
@@ -255,7 +253,8 @@ async def pass_rate(
     is_mean = passes is None and isinstance(scale, Numeric)
     rule = None if is_mean else PassRule.of(scale, passes)
 
-    def number(value: Any) -> float:
+    def number(stored: Any) -> float:
+        value: Any = value_or_none(stored, scale)
         return float(value) if rule is None else float(rule.passes(value))
 
     kept = [

@@ -97,14 +97,14 @@ def literals(annotation: Any) -> tuple[set[Any], bool]:
     return set(), False
 
 
-def bounds(cell: str) -> dict[str, int]:
-    """Read `0 to 100`, `1 or more` and `above 0`."""
+def bounds(cell: str) -> dict[str, float]:
+    """Read `0 to 100`, `1 or more` and `above 0, at most 0.9`."""
     if match := re.search(r"(\d+) to (\d+)", cell):
         return {"ge": int(match[1]), "le": int(match[2])}
     if match := re.search(r"(\d+) or more", cell):
         return {"ge": int(match[1])}
-    if match := re.search(r"between (\d+) and (\d+)", cell):
-        return {"gt": int(match[1]), "lt": int(match[2])}
+    if match := re.search(r"above (\d+), at most ([\d.]+)", cell):
+        return {"gt": int(match[1]), "le": float(match[2])}
     return {}
 
 
@@ -282,6 +282,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     ),
     ("command-line", r"its first (\w+) characters", [_MIN_ID_CHARS]),
     ("confidence", r"closer to it than a (\w+) of the median", [regression._NEAR_DUPLICATE_SHARE]),
+    ("confidence", r"than (\S+) % of the usual distance", [100 * regression._FARTHEST_SHARE]),
     ("confidence", r"more than (\S+) of the range", [comparison._MAX_LOSS]),
     (
         "confidence",

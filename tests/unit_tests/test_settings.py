@@ -89,7 +89,7 @@ ALIGNMENT: list[tuple[str, Any, str]] = [
     ("replay_cases", 0, "replay_cases: 0 is below the minimum of 1. Use 1 or more."),
 ]
 UNCERTAIN: list[tuple[str, Any, str]] = [
-    ("target_agreement", 1, "target_agreement: 1 is too large. Use less than 1.0."),
+    ("target_agreement", 1, "target_agreement: 1 is above the maximum of 0.9999. Use 0.9999 or"),
     ("target_agreement", "90 %", "target_agreement: '90 %' is not a number."),
     ("per_day", 0, "per_day: 0 is below the minimum of 1. Use 1 or more."),
     ("per_day", 0.5, "per_day: 0.5 is not a whole number."),

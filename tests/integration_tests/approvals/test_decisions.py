@@ -678,7 +678,7 @@ def test_invalid_options_are_refused(bench: Bench) -> None:
         "on_fail": {"on_fail": "run"},
         "criterion": {"criterion": colors},
         "decide": {"decide": "verdict"},
-        "target_agreement": {"target_agreement": 1.0},
+        "target_agreement": {"target_agreement": 0.99999},
         "modle": {"modle": "x"},
     }
     for name, options in wrong.items():

@@ -90,5 +90,5 @@ def test_migrate_refuses_unknown_models_and_cases(shell: Shell) -> None:
     error = shell.run("migrate", "-c", "tone.yaml", "--to", "gpt-new").refusal
     assert error.startswith("--to: 'gpt-new' names no model")
     ran = shell.run("migrate", "-c", "tone.yaml", "--target-agreement", "90")
-    assert (ran.status, ran.error[:36]) == (2, "--target-agreement: 90.0 is too larg")
+    assert (ran.status, ran.error[:36]) == (2, "--target-agreement: 90.0 is above th")
     assert len(shell.server.chats) == calls

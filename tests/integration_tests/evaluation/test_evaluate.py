@@ -146,7 +146,7 @@ async def test_held_out_cases_are_never_learned(call: Caller, server: LoopbackSe
 
 async def test_baselines_are_scored(call: Caller) -> None:
     values = [
-        record(n, inputs=f"{kind} {n}", outputs=f"{kind} {kind}", value=kind == "apple")
+        record(n, inputs=f"{kind} {10_000 + n}", outputs=kind, value=kind == "apple")
         for n, kind in enumerate(["apple", "apple", "pear"] * 8)
     ]
     report = await call.evaluate(CRITERION, values, k=1, resamples=30)
@@ -467,7 +467,7 @@ async def test_last_step_of_the_curve_is_the_aligned_judge(
     server.responder = Model(judge=lambda _: False, distil=nothing_to_learn)
     kinds = ["apple", "apple", "pear"] * 7
     fruit = [
-        record(n, inputs=f"{kind} {n}", outputs=f"{kind} {kind}", value=kind == "apple")
+        record(n, inputs=f"{kind} {10_000 + n}", outputs=kind, value=kind == "apple")
         for n, kind in enumerate(kinds)
     ]
     options: dict[str, Any] = {"learning_curve": True, "sizes": [4, 8]}

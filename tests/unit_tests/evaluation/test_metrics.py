@@ -126,7 +126,7 @@ def test_undefined_metrics() -> None:
     by_hand = numbers(Boolean(), [True, True, False, True], [True] * 4, sure=[0.95] * 3 + [0.55])
     assert by_hand["ece"] == pytest.approx(3 / 4 * (0.95 - 2 / 3) + 1 / 4 * 0.45)
     share = numbers(Numeric(minimum=0, maximum=10), [3.0, 1.0, 9.0], [3.9, 1.0, 5.0])
-    assert set(share) == {"agreement", "exact_match", "mae", "ccc"}
+    assert set(share) == {"agreement", "mae", "ccc"}
     assert share["agreement"] == pytest.approx(2 / 3)  # within a tenth of the scale
     assert numbers(STARS, [2, 2], [2, 2])["ccc"] is None
     assert numbers(STARS, [1, 5], [3, 3])["ccc"] == pytest.approx(0)
@@ -145,7 +145,9 @@ def test_intervals_are_reproducible_from_the_seed() -> None:
     [again], _ = scored(Boolean(), expected, got, sure=sure, seed=5)
     [other], _ = scored(Boolean(), expected, got, sure=sure, seed=6)
     assert one == again
-    for name in ("agreement", "kappa", "macro_f1", "auc", "ece"):
+    # Each resample of a judge is further from calibrated: the quantiles are no interval.
+    assert one.metrics["ece"] == Estimate(value=other.metrics["ece"].value)
+    for name in ("agreement", "kappa", "macro_f1", "auc"):
         assert 0 < width(one.metrics[name]) < 1
         assert one.metrics[name].value == other.metrics[name].value
         assert one.metrics[name] != other.metrics[name]
@@ -175,10 +177,9 @@ def test_perfect_score_on_few_items_has_a_wide_interval(items: int, low: float) 
     expected = [number % 2 == 0 for number in range(items)] * 2
     groups = [str(number) for number in range(items)] * 2
     [scores], _ = scored(Boolean(), expected, expected, groups=groups)
-    for name in ("agreement", "exact_match"):
-        metric = scores.metrics[name]
-        assert metric.high == 1
-        assert metric.low == pytest.approx(low, abs=1e-3)
+    metric = scores.metrics["agreement"]
+    assert metric.high == 1
+    assert metric.low == pytest.approx(low, abs=1e-3)
     assert scores.metrics["macro_f1"].low is None
     [bad, _] = scores.labels
     assert bad.recall.low == pytest.approx(0.025 ** (1 / (items // 2)))
@@ -224,6 +225,20 @@ def test_failed_cases_are_excluded_for_both_judges() -> None:
     assert one.metrics["agreement"].value == pytest.approx(2 / 3)
     assert pair.differences["agreement"].value == pytest.approx(0.5)
     assert other.confusion == [[1, 0], [1, 1]]
+
+
+def test_confidences_are_compared_where_both_judges_have_one() -> None:
+    """One judge gives no confidence where it is wrong, which flatters it."""
+    expected = [True, True, False, False] * 5
+    got = [label if at % 4 < 3 else not label for at, label in enumerate(expected)]
+    whole, some = ([0.9, 0.9, 0.9, missing] * 5 for missing in (0.8, None))
+    judges = {
+        name: [Prediction(value=v, confidence=c) for v, c in zip(got, sure, strict=True)]
+        for name, sure in (("whole", whole), ("some", some))
+    }
+    names = [str(at) for at in range(20)]
+    _, [pair] = score(Boolean(), expected, names, judges, pairs=[("some", "whole")])
+    assert (pair.differences["auc"].value, pair.differences["ece"].value) == (0, 0)
 
 
 def test_intervals_are_of_95_percent_and_calibration_has_ten_bins() -> None:

@@ -171,6 +171,57 @@ def test_a_judge_that_was_shown_an_answer_on_the_case_can_only_be_wrong(*, is_ri
     }
 
 
+RIGHT, WRONG = (True, True), (True, False)
+"""The judge's value and the expert's."""
+
+
+@pytest.mark.parametrize(
+    ("answers", "decisions"),
+    [
+        pytest.param([("ann", *RIGHT), ("ann", *WRONG, "shown")], [WRONG], id="changed mind"),
+        pytest.param([("ann", None, True), ("bob", *WRONG, "shown")], [WRONG], id="label first"),
+        pytest.param([("ann", *WRONG), ("ann", False, False, "So.")], [WRONG], id="learned"),
+        pytest.param([("ann", *RIGHT), ("ann", False, True)], [(False, True)], id="same answer"),
+        pytest.param([("ann", *WRONG), ("ann", *RIGHT)], [RIGHT], id="corrected"),
+        pytest.param([("ann", *RIGHT), ("bob", *RIGHT, "shown")], [RIGHT], id="shown and right"),
+        pytest.param([("ann", None, True), ("bob", *RIGHT, "shown")], [], id="only told"),
+        pytest.param(
+            [("ann", *WRONG, "old"), ("ann", False, False, "So.")],
+            [(False, False)],
+            id="other judge",
+        ),
+    ],
+)
+def test_a_right_decision_on_a_recurring_example_hides_no_wrong_one(
+    answers: list[Any], decisions: list[Any]
+) -> None:
+    criterion, example = (
+        Criterion(name="tone", instructions="Kind?"),
+        Example(inputs="a", outputs="b"),
+    )
+    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=hashed)
+    for at, (author, verdict, value, *notes) in enumerate(answers):
+        judgment = make_judgment(
+            example.id,
+            value=verdict is True,
+            judge_key="old" if "old" in notes else "new",
+            episode_ids=[each.id for each in memory.episodes()] if "shown" in notes else [],
+        )
+        feedback = Feedback(
+            example=example,
+            value=value,
+            author=author,
+            rationale="So." if "So." in notes else None,
+            judgment=None if verdict is None else judgment,
+            given_at=START + timedelta(minutes=at),
+        )
+        memory.remember(feedback)
+    memory.trust()
+    cases = load_cases(memory.access.view, criterion.scale, "new")
+    counted = cases[0].decisions or cases
+    assert [(each.verdict.value, each.value) for each in counted if each.verdict] == decisions
+
+
 def test_verdict_with_a_guideline_from_its_own_case_does_not_count() -> None:
     criterion = Criterion(name="tone", instructions="Kind?")
     memory = JudgeMemory(InMemoryStore(), criterion, embeddings=hashed)

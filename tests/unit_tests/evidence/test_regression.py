@@ -52,6 +52,15 @@ def test_leave_one_out_equals_refitting_without_the_case(count: int, twins: int)
         assert regression.left_out[at] == pytest.approx(expected, abs=2e-4)
 
 
+def test_rewordings_are_one_group_also_if_most_cases_are_rewordings() -> None:
+    rng = np.random.default_rng(4)
+    others = normalised(rng.normal(size=(20, 64))).astype(float)
+    changes = 0.17 * normalised(rng.normal(size=(180, 64)))
+    vectors = np.vstack((others, normalised(others[0] + changes)))
+    groups = KernelRegression(vectors, np.zeros((200, 1)), 1).groups
+    assert groups.tolist() == [*range(20), *[0] * 180]
+
+
 def test_near_duplicates_count_once_in_the_choice_of_ridge_and_temperature() -> None:
     rng = np.random.default_rng(2)
     vectors = normalised(rng.normal(size=(40, 16))).astype(float)

@@ -170,6 +170,19 @@ def test_numeric_scale_gives_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.memory.pass_rate(passes=4).rate.value == pytest.approx(0.2, abs=0.05)
 
 
+@pytest.mark.parametrize("passes", ["Good", ["Good"]])
+def test_values_in_another_case_are_those_of_the_scale(
+    monkeypatch: pytest.MonkeyPatch, passes: Any
+) -> None:
+    new = Categorical(choices=("Bad", "Good"), ordered=True)
+    bench = Bench(monkeypatch, Categorical(choices=("bad", "good"), ordered=True))
+    for number in range(20):
+        bench.judge(number, "good")
+    criterion = bench.memory.access.criterion.model_copy(update={"scale": new})
+    memory = JudgeMemory(bench.memory.access.store, criterion, embeddings=hashed)
+    assert memory.pass_rate(passes=passes).judge.value == 1
+
+
 def test_unusable_arguments_are_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match="passes: "):
         bench.memory.pass_rate(passes="maybe")
