@@ -84,19 +84,20 @@ def read_turn(
 ) -> Turn:
     """Return the current turn, without the state of another one."""
     messages = messages if isinstance(messages, list | tuple) else ()
-    begun = state.get("asked_id")
-    questions = [messages[place].id for place in questions_of_gate(messages, begun)]
-    last_id, has_ended = next(reversed(questions), begun), state.get("status", "revise") != "revise"
+    begun_id = state.get("asked_id")
+    question_ids = [messages[place].id for place in questions_of_gate(messages, begun_id)]
+    last_id = question_ids[-1] if question_ids else begun_id
+    has_ended = state.get("status", "revise") != "revise"
     # `Command(goto=...)` skips `before_turn`, and a gate that begins the turn runs beside it.
-    is_new = begun is not None and has_ended and questions[-1:] != [begun]
-    asked_id = last_id if is_new else begun or last_id
-    if is_new or state.get("turn", asked_id) != asked_id:
-        outdated = COUNTED if is_new else (*COUNTED, "settings")
+    has_skipped = begun_id is not None and has_ended and question_ids[-1:] != [begun_id]
+    asked_id = last_id if has_skipped else begun_id or last_id
+    is_last = question_ids[-1:] == [asked_id]
+    if has_skipped or state.get("turn", asked_id) != asked_id:
+        outdated = COUNTED if has_skipped else (*COUNTED, "settings")
         state = {name: value for name, value in state.items() if name not in outdated}
-        state = {**state, "asked_id": asked_id} if is_new else state
-    is_last = questions[-1:] == [asked_id]
+        state = {**state, "asked_id": asked_id} if has_skipped else state
     return Turn(
-        messages, asked_id, is_last, state, has_unmarked_drafts, sent_back, structured, is_new
+        messages, asked_id, is_last, state, has_unmarked_drafts, sent_back, structured, has_skipped
     )
 
 
@@ -292,10 +293,12 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
     asked = questions[-1] if questions else -1
     request: Any = request_text(messages[asked]) if questions else turn.state["asked"]
     request = request or "(no text)"
+    if sees == "answer":
+        return {"inputs": request, "outputs": outputs}
     shown = _shown(messages, turn)
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place]
-    read = [] if sees == "answer" else _as_json(steps) or []
+    read = _as_json(steps) or []
     has_steps = any(each["role"] == "tool" or "tool_calls" in each for each in read)
     if not questions:
         steps, has_steps = [SystemMessage(_BEGINNING_REMOVED), *steps], True
@@ -303,13 +306,13 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
         text = outputs if isinstance(outputs, str) else json.dumps(outputs, ensure_ascii=False)
         steps.append(AIMessage(text))
     if sees == "conversation" and (before or has_steps):
-        steps = [*before, HumanMessage(request), *steps]
-        request = next((request_text(messages[place]) for place in questions), "") or request
-        before, has_steps = [], True
-    if sees != "answer" and has_steps:
+        outputs = _as_json([*before, HumanMessage(request), *steps])
+        first = next((request_text(messages[place]) for place in questions), "")
+        request, before = first or request, []
+    elif has_steps:
         outputs = _as_json(steps)
     tools = turn.state.get("tools")
-    if sees != "answer" and (before or tools):
+    if before or tools:
         system = [SystemMessage(tools)] if tools else []
         request = _as_json([*system, *before, HumanMessage(request)])
     return {"inputs": request, "outputs": outputs}

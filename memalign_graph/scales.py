@@ -81,11 +81,13 @@ def _folded(choice: str) -> str:
 def _choice(scale: "Categorical | Pairwise", value: Any) -> str:
     """Return a choice as the scale spells it."""
     is_name = isinstance(value, str | int | float) and not isinstance(value, bool)
-    name = _folded(str(value).strip()) if is_name else ""
-    by_name = {_folded(choice): choice for choice in scale.choices}
-    # A table's column with missing cells holds 1.0 for 1.
-    if choice := by_name.get(name) or by_name.get(name.removesuffix(".0")):
-        return choice
+    text = str(value).strip() if is_name else ""
+    for folded in (str.casefold, _folded):  # `x²` is read as `x2`, unless both are choices
+        by_name = {folded(choice): choice for choice in scale.choices}
+        name = folded(text)
+        # A table's column with missing cells holds 1.0 for 1.
+        if choice := by_name.get(name) or by_name.get(name.removesuffix(".0")):
+            return choice
     raise _off_scale(value, f"one of {', '.join(scale.choices)}.")
 
 
@@ -105,8 +107,8 @@ class Categorical(_Scale):
             raise ValueError("give at least two choices.")
         if any(not choice.strip() or choice != choice.strip() for choice in choices):
             raise ValueError("a choice may not be empty, or begin or end with blanks.")
-        if len({*map(_folded, choices)}) < len(choices):
-            raise ValueError("two choices differ only in case or encoding: rename one.")
+        if len({choice.casefold() for choice in choices}) < len(choices):
+            raise ValueError("two choices differ only in case: rename one.")
         return choices
 
     value_schema = _choice_schema

@@ -215,7 +215,7 @@ def _part_text(part: Mapping[str, Any], where: str | None) -> str:
         return ""
     if not is_binary(part):
         with suppress(ValueError, TypeError, RecursionError):
-            return ENCODED_BYTES.sub("", dump_json(part))
+            return ENCODED_BYTES.sub(_MARK.strip(), dump_json(part))
     if where is not None:
         raise ValueError(
             f"{where} holds content of the type {kind!r}, which is not text: describe it in words, "

@@ -32,6 +32,7 @@ _UNSEEN = re.compile(  # control characters, and what has no width
     r"\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_SHORT_WORD = re.compile(r"\b\w{1,2}\b")
 _ARABIC_SIGNS = {0x066B: ".", 0x066C: ","}  # of decimals and of thousands
 _DIGIT_OR_DASH = re.compile(r"(?![0-9])\d|[\u2010-\u2015\u2212]")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))|&#?\w{1,99};?", re.DOTALL)
@@ -54,6 +55,8 @@ def repeats_tool_text(
     since = messages[questions[-1] + 1 if questions else 0 :]
     caller = getattr(messages[-1], "name", None)
     texts = {text for message in since for text in _returned_texts(message, caller)}
+    # Small numbers occur by chance in the bytes of a picture.
+    texts = {ENCODED_BYTES.sub(lambda data: _SHORT_WORD.sub("", data[0]), text) for text in texts}
     returned = [_with_words(decoded) for text in texts for decoded in _decodings(text)]
     written = [_with_words(messages[place].text, is_users=True) for place in questions]
     return (len(values) > _MAX_DESTINATIONS and bool(returned)) or any(
@@ -119,17 +122,12 @@ def _returned_texts(message: Any, caller: str | None) -> set[str]:
         ran = [part for part in parts if part.get("type") not in OWN_PARTS]
         cited = [part.get(name) for part in parts for name in ("citations", "annotations")]
         texts = {*texts_in([ran, cited])}
-        return {*_without_bytes(str(ran), *texts)} if texts else set()
+        return {str(ran), *texts} if texts else set()
     # A note of middleware may be a summary of tools' results.
     if not isinstance(message, AIMessage | ToolMessage | HumanMessage):
         return set()
     # `str` also writes numbers, but not all texts as they are.
-    return {message.text, *_without_bytes(str(content), *texts_in(content))}
-
-
-def _without_bytes(*texts: str) -> Iterator[str]:
-    """Yield texts without the bytes of pictures, in which any small number occurs."""
-    return (ENCODED_BYTES.sub("", text) for text in texts)
+    return {message.text, str(content), *texts_in(content)}
 
 
 def _destinations(value: Any, *, named: bool) -> Iterator[str]:

@@ -148,11 +148,10 @@ def _messages_in(value: Any, name: str) -> list[Fields] | None:
 def _with_marks(recorded: Any) -> Fields:
     """Return a message with what a gate reads beside the text: parts of the content, and marks."""
     fields = message_fields(recorded) or {}
-    marks = {key: fields[key] for key in _MARKS if isinstance(fields.get(key), Mapping)}
-    # The result's call may be in another part of the conversation.
-    unread = {"content": list, "name": str}
-    rest = {key: fields[key] for key, kind in unread.items() if isinstance(fields.get(key), kind)}
-    return {**_plain([recorded])[-1], **marks, **rest}
+    # A result's call may be in another part of the conversation: the name says which it is.
+    kinds = {**dict.fromkeys(_MARKS, Mapping), "content": list, "name": str}
+    read = {key: fields[key] for key, kind in kinds.items() if isinstance(fields.get(key), kind)}
+    return {**_plain([recorded])[-1], **read}
 
 
 def _holds_only_messages(value: Mapping[str, Any]) -> bool:
@@ -165,8 +164,8 @@ def _holds_only_messages(value: Mapping[str, Any]) -> bool:
 
 def _joined(request: list[Fields], reply: list[Fields]) -> list[Fields]:
     """Join the messages given and returned; graphs return those they were given, too."""
-    size, asked, answered = len(request), _plain(request), _plain(reply)
-    repeats = any(answered[i : i + size] == asked for i in range(len(reply) - size + 1))
+    asked, answered = _plain(request), _plain(reply)
+    repeats = any(answered[start:][: len(asked)] == asked for start in range(len(answered)))
     return reply if repeats else [*request, *reply]
 
 

@@ -248,10 +248,11 @@ def test_what_the_provider_ran_is_a_tools_result_without_the_bytes_of_files() ->
     assert Example(**example.to_json()).outputs == example.outputs
     assert "QUJD" not in str(example.outputs)
     assert shown(run) == (
-        '1. user: When?\n2. look_up returned: {"name": "look_up", "output": "{\\"png\\": \\"\\"}", '
-        '"type": "mcp_call"}\n3. web_fetch_tool_result returned: {"content": {"content": '
-        '{"source": {"data": "", "media_type": "application/pdf", "type": "base64"}, "title": '
-        '"Order 7", "type": "document"}}, "type": "web_fetch_tool_result"}\n'
+        '1. user: When?\n2. look_up returned: {"name": "look_up", '
+        '"output": "{\\"png\\": \\"[...]\\"}", "type": "mcp_call"}\n'
+        '3. web_fetch_tool_result returned: {"content": {"content": {"source": {"data": "[...]", '
+        '"media_type": "application/pdf", "type": "base64"}, "title": "Order 7", '
+        '"type": "document"}}, "type": "web_fetch_tool_result"}\n'
         "4. assistant (final answer): On Monday."
     )
     text = retrieval_text(example)[0]

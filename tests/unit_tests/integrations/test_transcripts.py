@@ -85,6 +85,11 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
         {"messages": [SEARCHED]},
         judged(ASKED, SEARCHED),
     ),
+    "a tool that the provider ran before": (
+        {"messages": [*HISTORY[:1], SEARCHED, ASKED]},
+        {"messages": [*HISTORY[:1], SEARCHED, ASKED, *STEPS]},
+        judged(*HISTORY[:1], SEARCHED, ASKED, *STEPS),
+    ),
     "text in parts": (
         {"messages": [IN_PARTS.model_dump()]},
         {"messages": [IN_PARTS, AIMessage("No.")]},
