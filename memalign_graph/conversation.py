@@ -298,8 +298,7 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
     shown = _shown(messages, turn)
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place]
-    read = _as_json(steps) or []
-    has_steps = any(each["role"] == "tool" or "tool_calls" in each for each in read)
+    has_steps = any({"tool_calls", "tool_call_id"} & each.keys() for each in _as_json(steps) or [])
     if not questions:
         steps, has_steps = [SystemMessage(_BEGINNING_REMOVED), *steps], True
     if turn.structured is not None:

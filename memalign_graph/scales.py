@@ -84,9 +84,8 @@ def _choice(scale: "Categorical | Pairwise", value: Any) -> str:
     text = str(value).strip() if is_name else ""
     for folded in (str.casefold, _folded):  # `x²` is read as `x2`, unless both are choices
         by_name = {folded(choice): choice for choice in scale.choices}
-        name = folded(text)
         # A table's column with missing cells holds 1.0 for 1.
-        if choice := by_name.get(name) or by_name.get(name.removesuffix(".0")):
+        if choice := by_name.get(folded(text)) or by_name.get(folded(text).removesuffix(".0")):
             return choice
     raise _off_scale(value, f"one of {', '.join(scale.choices)}.")
 

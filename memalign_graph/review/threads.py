@@ -84,8 +84,7 @@ async def list_tasks(
             reason = f"a run of {thread['metadata'].get('graph_id', 'a graph')!r} waits for it"
             asked_at = datetime.fromisoformat(thread["updated_at"])
             for interrupt_id, case in cases_of(thread, criteria).items():
-                task_id = f"t-{thread['thread_id']}-{interrupt_id}"
-                task = make_task(task_id, case, asked_at)
+                task = make_task(f"t-{thread['thread_id']}-{interrupt_id}", case, asked_at)
                 tasks.append(replace(task, reasons=[*task.reasons, reason]))
         offset += len(threads)
         if len(threads) < max_tasks:
