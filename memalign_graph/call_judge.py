@@ -100,6 +100,7 @@ def refused_tools(messages: Sequence[Any], asked_ids: Collection[str] = ()) -> s
 
 class _CallState(schemas.ReviewRunState):
     forced: list[str]  # reasons to ask a person, independent of the verdict
+    shared: dict[str, Any]  # the fields that the feedback on all decided calls shares
     decided: list[dict[str, Any]]
     """Arguments of `make_feedback`, for the call that was shown and for an edited call."""
 
@@ -304,19 +305,19 @@ class CallJudge:
         # A decision that is read again has the same id, and is stored once.
         feedback_id = digest([saved_thread_id(situation.runtime), call_key(call)])
         shared = {"id": feedback_id, "author": self._author(situation.runtime)}
-        rationale = storable(comment)  # a store that refuses the comment would lose the decision
-        fields = {**shared, "value": not (is_message or is_edit), "rationale": rationale}
+        # A store that refuses the comment would lose the decision.
+        fields = {"value": not (is_message or is_edit), "rationale": storable(comment)}
         judgment = ruling.content.get("judgment")
         decided = [{"fields": fields, "example": example.to_json(), "judgment": judgment}]
         if is_edit and (better := call_example(decision, situation.messages)):
-            fields = {**shared, "value": True}
-            decided.append({"fields": fields, "example": better.to_json(), "judgment": None})
+            decided += [{"fields": {"value": True}, "example": better.to_json(), "judgment": None}]
+        task = {"decided": decided, "shared": shared}
         try:
             context = MemAlignContext(**ruling.content["settings"])
             learned: StateUpdate = {}
-            # LangGraph goes on with a run that broke off, which may be that of an earlier answer.
+            # LangGraph first gives the results of runs that began before: of an earlier answer, or
+            # of this one. That counts once, whoever resumes the thread later.
             while learned.get("decided") != decided:
-                task = {"decided": decided}
                 learned = await call_graph(io, self._learner, task, context=context)
         except (MemAlignError, ValueError) as error:
             message = "The decision on the call of %r counts, but nothing was learned from it: %s"
@@ -329,9 +330,11 @@ class CallJudge:
         return None if user is None else str(user.identity)
 
     async def _store_decision(self, step: NodeCall) -> StateUpdate:
-        decided = step.state["decided"]
+        decided, shared = step.state["decided"], step.state["shared"]
         await step.access.refresh(step.io)
-        items = [make_feedback(step, **each) for each in decided]
+        items = [
+            make_feedback(step, **{**each, "fields": shared | each["fields"]}) for each in decided
+        ]
         feedback = [Feedback.model_validate(item) for item in items]
         await remember(step.io, step.access, feedback, embeds=False)  # before a model is called
         view = await step.access.refresh(step.io)

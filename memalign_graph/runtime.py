@@ -76,8 +76,7 @@ def is_resuming() -> bool:
 
 def has_answer() -> bool:
     """Return whether this step has an answer that names no interrupt, and that none has read."""
-    scratchpad = ensure_config()["configurable"].get(_SCRATCHPAD)
-    return scratchpad is not None and scratchpad.get_null_resume(False) is not None
+    return get_config()["configurable"][_SCRATCHPAD].get_null_resume() is not None
 
 
 async def call_graph(io: IO, graph: Any, state: Any, **options: Any) -> dict[str, Any]:

@@ -91,14 +91,13 @@ class EvidenceModel:
         values = [case.value for case in cases]
         self.truth = encoding.numbers(values)
         self._distinct_values = np.unique(self.truth)
-        verdicts = [case.verdict for case in cases if case.verdict]
         self._judged = np.array([row for row, case in enumerate(cases) if case.verdict], dtype=int)
-        # Of verdicts after the judge was told the value only wrong ones count: no fair comparison.
-        self._has_judge = sum(not case.is_told for case in cases if case.verdict) >= MIN_CASES
-        self._verdicts = encoding.numbers([verdict.value for verdict in verdicts])
+        # Of verdicts after the judge was told the value only wrong ones are kept, for the bound.
+        self._fair = [row for row in self._judged if not cases[row].is_told]
+        self._has_judge = len(self._fair) >= MIN_CASES
+        self._verdicts = encoding.numbers([case.verdict.value for case in cases if case.verdict])
         self._compared = {*encoding.class_names(self._verdicts)}
-        usual = [consensus(values, scale)] if values and not self._has_judge else []
-        self._usual_value = encoding.numbers(usual)
+        self._usual_value = encoding.numbers([consensus(values, scale)] if values else [])
         # The experts' values, then the judge's: where it was not asked it counts as right.
         judge = [case.verdict or RawVerdict(case.value) for case in cases]
         self._targets = np.hstack((encoding.rows(values), encoding.verdict_rows(judge)))
@@ -149,28 +148,28 @@ class EvidenceModel:
         experts, verdicts = np.hsplit(self._targets[rows], 2)
         estimates, usual = np.hsplit(self.regression.left_out[rows], 2)
         baseline = np.repeat(self._usual_value, len(rows))
+        fair = np.isin(rows, self._fair if self._has_judge else rows)[:, None]
         if self._has_judge:
             # The judge's distance from its usual verdict on similar cases moves the estimate.
             moves = verdicts - usual
             # A judge of numbers is trusted until cases tell otherwise: it may err evenly.
             judge, without = judge_coefficient(
-                moves, experts - estimates, encoding.span, pulled_to=int(encoding.is_ordered)
+                moves * fair, experts - estimates, encoding.span, pulled_to=encoding.is_ordered
             )
             estimates, baseline = estimates + without[:, None] * moves, self._verdicts
         weight = self._decision_weight(rows, baseline, estimates)
         if weight is not None:
             estimates = blend(baseline, estimates, weight)
         numbers = self._numbers(estimates)
-        errors = (float(encoding.errors(each, truth).mean()) for each in (numbers, baseline))
-        return LeaveOneOut(rows, judge, weight, estimates, numbers, *errors)
+        errors = [encoding.errors(each, truth)[fair[:, 0]].mean() for each in (numbers, baseline)]
+        return LeaveOneOut(rows, judge, weight, estimates, numbers, *map(float, errors))
 
     def _decision_weight(self, rows: Floats, baseline: Floats, estimates: Floats) -> float | None:
         """Return how far decisions go from the baseline to the estimates, by past cases."""
         encoding, has_judge = self.encoding, self._has_judge
         if has_judge:
-            untold = [at for at, row in enumerate(rows) if not self.cases[row].is_told]
-            order = sorted(untold, key=lambda at: self.cases[rows[at]].judged_at)
-            newest = order[-_MAX_COMPARED:]
+            fair = np.flatnonzero(np.isin(rows, self._fair))
+            newest = sorted(fair, key=lambda at: self.cases[rows[at]].judged_at)[-_MAX_COMPARED:]
             rows, baseline, estimates = rows[newest], baseline[newest], estimates[newest]
         truth, groups = self.truth[rows], self.regression.groups[rows]
         weights, is_safe = [1.0], is_better
@@ -305,14 +304,14 @@ class EvidenceModel:
             fields["evidence_error"] = leave_one_out.error
             # If the verdict is kept, the weights are those of the estimate.
             weight = 1.0 if leave_one_out.weight is None else leave_one_out.weight
-            judge, other = leave_one_out.judge, "one value for all"
+            judge, other, count = leave_one_out.judge, "one value for all", len(self.cases)
             fields["weights"] = {"neighbours": weight * (1 - (judge or 0.0))}
             if judge is not None:
                 fields["weights"]["judge"] = 1 - weight + weight * judge
                 fields["verdict_error"] = leave_one_out.baseline_error
-                other = "the judge's verdict"
+                other, count = "the judge's verdict", len(self._fair)
             measured = (
-                f"on {len(leave_one_out.rows)} cases in memory, each left out, the evidence is "
+                f"on {count} cases in memory, each left out, the evidence is "
                 f"{'wrong on a share of' if self.encoding.choices else 'off by'} "
                 f"{leave_one_out.error:.3g}, and {other} {leave_one_out.baseline_error:.3g}"
             )
@@ -357,7 +356,7 @@ class EvidenceModel:
             why = f"memory has {cases} with an expert's value. Weighing them takes {MIN_CASES}"
         elif not is_weighed:
             why = (
-                f"of {count} cases in memory with an expert's value {len(self._judged)} have the "
+                f"of {count} cases in memory with an expert's value {len(self._fair)} have the "
                 f"judge's own verdict, too. Weighing it takes {MIN_CASES}"
             )
         elif self.leave_one_out is None:

@@ -35,9 +35,9 @@ _NEAR_DUPLICATE_SHARE = 0.1
 """Cases that are closer than this share of the median distance are near-duplicates: with sentence
 embeddings rewordings are at 0.02 to 0.04 of it, and the nearest other cases at 0.15 to 0.7."""
 
-_FARTHEST_SHARE = 0.04
-"""So are cases that are closer than this share of the distance from a case to its farthest, usually
-1.2 to 2.3 times the median distance: if most cases are near-duplicates, that is between these."""
+_FAR_SHARE = 0.04
+"""So are cases that are closer than this share of the distance that a tenth of all pairs exceed: if
+most cases are near-duplicates, the median is between these. A few outliers change neither."""
 
 
 class KernelRegression:
@@ -77,8 +77,7 @@ class KernelRegression:
         def vote_error(temperature: float) -> float:
             shares = _softmax(similarities[sample], temperature)
             votes = np.einsum("ij,ijk->ik", shares, targets[rows[sample], :n_expert_columns])
-            power = 1 if n_expert_columns == 1 else 2
-            return float((np.abs(votes - experts) ** power).mean())
+            return float((np.abs(votes - experts) ** min(n_expert_columns, 2)).mean())
 
         self.temperature = min(_TEMPERATURES, key=vote_error)
         shares = _softmax(similarities, self.temperature)
@@ -120,9 +119,9 @@ def _near_duplicates(distances: Floats) -> Floats:
     """Return each case's group: cases in order, each with all later ones that are near it."""
     count = len(distances)
     groups = np.full(count, -1)
-    others = distances[np.triu_indices(count, 1)] if count > 1 else distances
-    farthest = np.median(distances.max(axis=1))
-    reach = max(_NEAR_DUPLICATE_SHARE * np.median(others), _FARTHEST_SHARE * farthest, _ROUNDING)
+    pairs = distances[np.triu_indices(count, 1)] if count > 1 else distances
+    median, far = np.quantile(pairs, (0.5, 0.9))
+    reach = max(_NEAR_DUPLICATE_SHARE * median, _FAR_SHARE * far, _ROUNDING)
     for row in range(count):
         if groups[row] < 0:
             groups[(groups < 0) & (distances[row] <= reach)] = row

@@ -20,7 +20,7 @@ from memalign_graph.memory.facts import (
     filter_answers,
 )
 from memalign_graph.memory.index import text_of, vector_key
-from memalign_graph.types import Episode, Guideline, word_of
+from memalign_graph.types import Episode, Guideline, Judgment, word_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,6 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
     """Return the episode to keep; `replaces` means that the expert edits the stored feedback."""
     if stored is None:
         return new
-    threads = list(dict.fromkeys([*stored.thread_ids, *new.thread_ids]))
     confirms = new.rationale is None and stored.value in (None, new.value)
     repeats = new.value is None and new.rationale == stored.rationale
     adds_nothing = repeats or stored.says_the_same_as(new) or stored.given_at > new.given_at
@@ -148,16 +147,15 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
     is_new = is_revision or not (adds_nothing or confirms)
     value = stored.value if adds_nothing and not is_new else new.value
     judgment = (is_new and new.judgment) or stored.judgment or new.judgment
-    if judgment is not None and not is_revision:
-        # One of them counts as the expert's decision, and a right one must not hide a wrong one.
-        for each in filter(None, (new.judgment, stored.judgment)):
-            if each.judge_key == judgment.judge_key and each.value != value == judgment.value:
-                judgment = each
     verdicts = {**stored.verdicts, **new.verdicts}
     if judgment is not None:
+        # One of them counts as the expert's decision, and a right one must not hide a wrong one.
+        given = filter(None, (judgment, new.judgment, stored.judgment))
+        own = [each for each in given if each.judge_key == judgment.judge_key]
+        judgment = judgment if is_revision else max(own, key=lambda each: _error(each, value))
         del verdicts[judgment.id]
     common = {
-        "thread_ids": threads,
+        "thread_ids": list(dict.fromkeys([*stored.thread_ids, *new.thread_ids])),
         "feedback_id": new.feedback_id or stored.feedback_id,
         "value": value,
         "judgment": judgment,
@@ -168,6 +166,13 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
         return new.model_copy(update={**common, "created_at": stored.created_at})
     merged = stored.model_copy(update=common)
     return stored if merged == stored else merged.model_copy(update={"updated_at": new.updated_at})
+
+
+def _error(judgment: Judgment, value: Any) -> float:
+    """Return how far the judge's own verdict is from a value; 1 for another choice, or none."""
+    verdict: Any = judgment.verdict
+    is_number = isinstance(value, int | float) and not isinstance(verdict, str)
+    return float(abs(verdict - value) if is_number else verdict != value)
 
 
 class ActiveGuidelines(NamedTuple):

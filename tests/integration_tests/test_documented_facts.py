@@ -282,7 +282,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     ),
     ("command-line", r"its first (\w+) characters", [_MIN_ID_CHARS]),
     ("confidence", r"closer to it than a (\w+) of the median", [regression._NEAR_DUPLICATE_SHARE]),
-    ("confidence", r"than (\S+) % of the usual distance", [100 * regression._FARTHEST_SHARE]),
+    ("confidence", r"than (\S+) % of the distance", [100 * regression._FAR_SHARE]),
     ("confidence", r"more than (\S+) of the range", [comparison._MAX_LOSS]),
     (
         "confidence",

@@ -284,6 +284,24 @@ async def test_resume_with_the_context_that_names_the_author_has_the_decision_co
     assert (episode.author, episode.value, shop.ran) == ("ann", True, [("A7", 20)])
 
 
+async def test_a_decision_is_its_authors_if_someone_else_answers_the_tools_question(
+    bench: Bench, mode: str
+) -> None:
+    @tool
+    def refund(order: str, amount: int) -> str:
+        """Refund an order."""
+        return str(interrupt(f"Which card gets {amount} for {order}?"))
+
+    options: Any = {"tools": [refund], "interrupt_on": {"refund": True}, "interrupt_mode": mode}
+    author = {"author": lambda runtime: runtime.context["user"]}
+    graph = agent(bench, Shop(), CALL, "Done.", **author, **options)
+    asked = await bench.invoke(graph, ask(), context={"user": "ann"})
+    await bench.resume(graph, answers(asked, APPROVE), context={"user": "ann"})
+    done = await bench.resume(graph, "The old one.", context={"user": "bob"})
+    assert [text for _, text in results(done)] == ["The old one."]
+    assert [episode.author for episode in await bench.episodes(criterion=CRITERION)] == ["ann"]
+
+
 @pytest.mark.parametrize(
     ("options", "context"), [({}, {"k": 0}), ({"k": 0}, {}), ({"use_episodes": False}, {})]
 )

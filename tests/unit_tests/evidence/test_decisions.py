@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Boolean, Criterion, Example, Feedback, JudgeMemory
+from memalign_graph import Boolean, Criterion, Example, Feedback, JudgeMemory, Numeric
 from memalign_graph.evidence.cases import load_cases
 from memalign_graph.evidence.comparison import blend_weight, is_better, judge_coefficient
 from memalign_graph.evidence.threshold import Trust
@@ -220,6 +220,39 @@ def test_a_right_decision_on_a_recurring_example_hides_no_wrong_one(
     cases = load_cases(memory.access.view, criterion.scale, "new")
     counted = cases[0].decisions or cases
     assert [(each.verdict.value, each.value) for each in counted if each.verdict] == decisions
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "comments"),
+    [((1.0, 8.8), ("Long.", "Too long.")), ((8.8, 1.0), (None, None))],
+)
+def test_on_numbers_a_verdict_that_is_near_hides_none_that_is_far(
+    verdicts: tuple[float, float], comments: tuple[str | None, str | None]
+) -> None:
+    scale, example = Numeric(minimum=0, maximum=10), Example(inputs="a", outputs="b")
+    criterion = Criterion(name="length", instructions="How short?", scale=scale)
+    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=hashed)
+    for verdict, comment in zip(verdicts, comments, strict=True):
+        judgment = make_judgment(example.id, value=verdict, criterion="length")
+        memory.remember(Feedback(example=example, value=9, rationale=comment, judgment=judgment))
+    [episode] = memory.episodes()
+    assert episode.judgment is not None
+    assert episode.judgment.value == 1.0
+
+
+def test_verdicts_after_the_judge_was_told_the_value_are_not_compared_with_the_evidence() -> None:
+    right, told = some_cases(60, seed=1), some_cases(60, seed=2)
+    cases = right + [replace(item, verdict=not item.truth) for item in told]
+    records = [word(at, item) for at, item in enumerate(cases)]
+    for at, record in enumerate(records[60:], 60):
+        record["episode"]["judgment"]["episode_ids"] = [f"e{at:04d}"]
+    model = model_of(view_of(cases, records))
+    assert model.leave_one_out is not None
+    assert model.leave_one_out.baseline_error == 0
+    assert model.leave_one_out.judge == pytest.approx(1, abs=0.3)
+    evidence = decided(model_of(view_of(cases[60:], records[60:])), told[0], "auto").evidence
+    assert evidence is not None
+    assert "0 have the judge's own verdict" in evidence.reason
 
 
 def test_verdict_with_a_guideline_from_its_own_case_does_not_count() -> None:

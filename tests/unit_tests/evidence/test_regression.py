@@ -61,6 +61,15 @@ def test_rewordings_are_one_group_also_if_most_cases_are_rewordings() -> None:
     assert groups.tolist() == [*range(20), *[0] * 180]
 
 
+def test_a_few_outliers_make_no_rewordings_of_cases_that_share_much_text() -> None:
+    rng = np.random.default_rng(4)
+    outliers = normalised(rng.normal(size=(4, 64))).astype(float)
+    changes = 0.17 * normalised(rng.normal(size=(96, 64)))
+    vectors = np.vstack((outliers, normalised(outliers[0] + changes)))
+    groups = KernelRegression(vectors, np.zeros((100, 1)), 1).groups
+    assert groups.tolist() == [*range(100)]
+
+
 def test_near_duplicates_count_once_in_the_choice_of_ridge_and_temperature() -> None:
     rng = np.random.default_rng(2)
     vectors = normalised(rng.normal(size=(40, 16))).astype(float)
