@@ -38,6 +38,7 @@ from memalign_graph.runtime import (
     has_answer,
     is_resuming,
     saved_thread_id,
+    signed_in,
 )
 from memalign_graph.scales import Boolean, PassRule, require_bool
 from memalign_graph.settings import Judge, MemAlignContext, Settings, Uncertain, typed
@@ -304,7 +305,8 @@ class CallJudge:
             comment = decision.text.removeprefix(begin) if decision.text.startswith(begin) else ""
         # A decision that is read again has the same id, and is stored once.
         feedback_id = digest([saved_thread_id(situation.runtime), call_key(call)])
-        shared = {"id": feedback_id, "author": self._author(situation.runtime)}
+        author = (self.approval.author or signed_in)(situation.runtime)
+        shared = {"id": feedback_id, "author": author}
         # A store that refuses the comment would lose the decision.
         fields = {"value": not (is_message or is_edit), "rationale": storable(comment)}
         judgment = ruling.content.get("judgment")
@@ -322,12 +324,6 @@ class CallJudge:
         except (MemAlignError, ValueError) as error:
             message = "The decision on the call of %r counts, but nothing was learned from it: %s"
             logger.warning(message, call["name"], error)
-
-    def _author(self, runtime: Any) -> str | None:
-        if self.approval.author is not None:
-            return self.approval.author(runtime)
-        user = getattr(getattr(runtime, "server_info", None), "user", None)
-        return None if user is None else str(user.identity)
 
     async def _store_decision(self, step: NodeCall) -> StateUpdate:
         decided, shared = step.state["decided"], step.state["shared"]

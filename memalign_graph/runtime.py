@@ -63,6 +63,12 @@ def saved_thread_id(runtime: Runtime[Any]) -> str | None:
     return runtime.execution_info.thread_id
 
 
+def signed_in(runtime: Runtime[Any]) -> str | None:
+    """Return the identity of the Agent Server's user; None without a sign-in."""
+    user = getattr(getattr(runtime, "server_info", None), "user", None)
+    return None if user is None else str(user.identity)
+
+
 def is_nested(runtime: Runtime[Any]) -> bool:
     """Return whether another graph's node runs this graph."""
     info = runtime.execution_info

@@ -14,7 +14,6 @@ from shutil import copymode
 from typing import Annotated, Any
 from uuid import uuid4
 
-from langgraph.store.base import SearchOp
 from pydantic import Field, ValidationError
 
 from memalign_graph.errors import (
@@ -32,7 +31,7 @@ from memalign_graph.memory.guidelines import check_guideline_text, check_name, g
 from memalign_graph.memory.index import decode_vector, normalised, retrieval_text, vector_key
 from memalign_graph.memory.memory_state import merge_feedback
 from memalign_graph.memory.purge import write_fact
-from memalign_graph.memory.recall import embedder_namespaces
+from memalign_graph.memory.recall import embedder_namespaces, first_item
 from memalign_graph.types import Criterion, Episode, FrozenModel, Guideline
 
 logger = logging.getLogger(__name__)
@@ -154,9 +153,7 @@ def _read_lines(criterion: Criterion, lines: Iterable[str]) -> "_ImportReader":
 
 async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") -> None:
     for embedder, items in read.vectors.items():
-        search = SearchOp(access.layout.vectors(embedder), limit=1)
-        [stored] = await io.batch(access.store, [search])
-        existing = [item.value for item in stored]
+        existing = await first_item(io, access, access.layout.vectors(embedder))
         dimensions = {len(decode_vector(item["vector"])) for item in [*existing, *items.values()]}
         if len(dimensions) > 1:
             raise InvalidInputError(

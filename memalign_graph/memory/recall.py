@@ -14,7 +14,7 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 from memalign_graph.errors import EmbeddingError, enumerate_ids
 from memalign_graph.io import IO
 from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, chunks, do_once, read_vector
-from memalign_graph.memory.facts import Namespace
+from memalign_graph.memory.facts import Item, Namespace
 from memalign_graph.memory.index import (
     MAX_BYTES,
     Vector,
@@ -255,14 +255,22 @@ async def _store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vec
     """Store vectors of the dimension of the stored ones."""
     index, namespace, dimension = access.view.index, access.layout.vectors(access.embedder.id), None
     if vectors and index.dimension is None:
-        [items] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
-        dimension = len(read_vector(items[0].value)) if items else None
+        stored = await first_item(io, access, namespace)
+        dimension = len(read_vector(stored[0])) if stored else None
     index.check(vectors.values(), dimension)
     items = {
         key: {"key": key, "embedder": access.embedder.id, "vector": encode_vector(vector)}
         for key, vector in vectors.items()
     }
     await access.put(io, namespace, items)
+
+
+async def first_item(io: IO, access: MemoryAccess, namespace: Namespace) -> Sequence[Item]:
+    """Return a list with one item of a namespace, or an empty one."""
+    [items] = await access.search(io, SearchOp(namespace, limit=1))
+    if not items:  # the first may be in a namespace below
+        [items] = await access.search(io, namespace)
+    return items[:1]
 
 
 async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespace]:
@@ -272,8 +280,8 @@ async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespa
     [namespaces] = await io.batch(access.store, [search])
     by_embedder: dict[str, Namespace] = {}
     for namespace in sorted(map(tuple, namespaces)):
-        [items] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
-        embedder = items[0].value.get("embedder") if items else None
+        items = await first_item(io, access, namespace)
+        embedder = items[0].get("embedder") if items else None
         # A deeper namespace may be another memory's, of a criterion named like a kind.
         if isinstance(embedder, str) and access.layout.vectors(embedder) == namespace:
             by_embedder[embedder] = namespace

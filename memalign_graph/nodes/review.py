@@ -25,6 +25,7 @@ from memalign_graph.runtime import (
     is_resuming,
     missing_channel,
     require_channel,
+    signed_in,
 )
 from memalign_graph.settings import Uncertain
 from memalign_graph.tracing import emit_evaluation
@@ -137,7 +138,10 @@ def make_feedback(
     """
     if fields is None:
         return None
-    undated = Feedback(example=example, judgment=judgment, thread_id=step.thread_id, **fields)
+    shared: Any = {"example": example, "judgment": judgment, "thread_id": step.thread_id}
+    if "id" not in fields:  # an id distinguishes experts without names
+        shared["author"] = signed_in(step.runtime)
+    undated = Feedback(**shared | fields)
     if undated.judgment is not None:
         _check_criterion(step, undated.judgment)
     feedback = date_reply(step, undated, fields.get("given_at"))

@@ -153,7 +153,8 @@ class Leases:
     async def all(self) -> list[Item]:
         """Return all leases, also those that have ended."""
         results: Any = await ASYNC.batch(self._store(), [search_namespace(_NAMESPACE)])
-        return list(results[0])
+        # A memory may be in a namespace below.
+        return [item for item in results[0] if tuple(item.namespace) == _NAMESPACE]
 
     async def renew(self, name: str, task_id: str) -> str | None:
         """Start or renew a lease; returns the expert who has an earlier one."""

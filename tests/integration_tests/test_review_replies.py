@@ -1,13 +1,25 @@
 """The review interrupt: its description, and learning from replies."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from langgraph.types import Command
 
-from memalign_graph import Judgment, StoreError, create_panel_graph
+from memalign_graph import Judgment, StoreError, create_feedback_graph, create_panel_graph
 from memalign_graph.memory.access import MemoryAccess
-from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench, judgings, operations
+from tests.conftest import (
+    CASE,
+    COLD,
+    CRITERION,
+    EVERY_WAY,
+    OTHER,
+    Bench,
+    judgings,
+    operations,
+    thread,
+)
 from tests.loopback import ChatRequest
 
 WORDS = "Too cold."
@@ -252,6 +264,33 @@ async def test_comments_cut_for_a_new_wording_are_logged_once(
     small = bench.server.chat_model(profile={"max_input_tokens": 4_096})
     await bench.memory(model=small).aforget(first.id)
     assert caplog.text.count("parts of their longest texts were left out") == 1
+
+
+@pytest.mark.parametrize("kind", ["review", "panel", "feedback"])
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [({}, ("bob", None)), ({"author": "ann"}, ("ann", None)), ({"id": "row 1"}, (None, "row 1"))],
+)
+async def test_reply_without_an_author_is_by_the_signed_in_user(
+    bench: Bench, kind: str, named: dict[str, str], expected: Any
+) -> None:
+    reply = COLD | named
+    options = bench.models(keep_judgments=timedelta(days=1))
+    if kind == "panel":
+        graph = bench.compile(create_panel_graph([CRITERION], review="always", **options))
+        answer: Any = Command(resume={CRITERION.name: reply})
+    else:
+        graph = bench.review_graph(**options)
+        answer = Command(resume=reply)
+    result = await graph.ainvoke(CASE, thread("t"))
+    if kind == "feedback":
+        graph = bench.compile(create_feedback_graph(CRITERION, **options))
+        answer = {"judgment_id": result["judgment"]["id"], "reply": reply}
+    # As an Agent Server passes on its user.
+    user = {"langgraph_auth_user": SimpleNamespace(identity="bob")}
+    await graph.ainvoke(answer, {"configurable": {"thread_id": "t", **user}})
+    [episode] = await bench.episodes()
+    assert (episode.author, episode.feedback_id) == expected
 
 
 @pytest.mark.parametrize("change", ["revised", "forgotten", "said again"])

@@ -57,7 +57,8 @@ def test_only_users_of_the_proxy_can_answer(url: str) -> None:
         for _ in range(2):
             ask(client, thread := new_thread(client))
         assert resume(client, thread, COLD)["learned"]["guidelines"]
-    for wrong in ({}, headers("bob", "guess"), headers("")):
+    studio = {"x-auth-scheme": "langsmith", "Cookie": "memalign_name=ann"}
+    for wrong in ({}, headers("bob", "guess"), headers(""), studio):
         assert httpx.get(f"{url}/review", headers=wrong, trust_env=False).status_code == 401
         assert httpx.get(f"{url}/threads/x", headers=wrong, trust_env=False).status_code == 401
     for user, other in ("ann", "bob"), ("bob", "ann"):

@@ -14,6 +14,7 @@ from memalign_graph import (
     Criterion,
     Example,
     Feedback,
+    JudgeMemory,
     Numeric,
     Pairwise,
 )
@@ -27,7 +28,7 @@ from memalign_graph.review.answers import Answer
 from memalign_graph.review.forms import answer_fields, fields_of, parse_form
 from memalign_graph.review.requests import _TEMPLATES, SignIn
 from memalign_graph.review.tasks import Reviewer
-from tests.conftest import operations
+from tests.conftest import CRITERION, operations
 from tests.integration_tests.review_page.conftest import NAME, Expert, Office, Threads
 from tests.loopback import Rule, error
 
@@ -51,6 +52,16 @@ async def test_answer_is_learned_and_the_expert_is_notified(office: Office) -> N
     assert "1 case waits" in ann.text
     assert "Too cold." in (await ann.get(f"/review/learned/{NAME}")).text
     assert "0 of 1 (0%)" in (await ann.get(f"/review/standing/{NAME}")).text
+
+
+async def test_memory_below_the_leases_changes_nothing(office: Office) -> None:
+    namespace = ["memalign_review", "leases"]
+    memory = JudgeMemory(
+        office.store, CRITERION, namespace=namespace, embeddings=office.judge.embeddings
+    )
+    await memory.aadd_guideline("Say sorry first.")
+    _, ann = await office.begin("Wait.")
+    assert ann.page.status_code == 200
 
 
 async def test_leased_case_is_not_offered(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,12 @@ PLACES: list[tuple[tuple[str, ...], str]] = [
 
 
 def opened(bench: Bench) -> dict[str, JudgeMemory]:
+    access = bench.memory(Criterion(name="tone", instructions="?")).access
+    below = access.layout.vectors(access.embedder.id)
+    places = [(below, "tone"), *PLACES, (below, "vectors")]
     return {
         f"case {number}": bench.memory(Criterion(name=name, instructions="?"), namespace=namespace)
-        for number, (namespace, name) in enumerate(PLACES)
+        for number, (namespace, name) in enumerate(places)
     }
 
 
@@ -61,6 +64,7 @@ async def test_no_memory_sees_another(bench: Bench, reopen: Any) -> None:
             assert [json.loads(line)["type"] for line in text.splitlines()] == [
                 "memory", "guideline", "episode", "vector",
             ]  # fmt: skip
+            await bench.do("import_jsonl", text, memory=memory)
             assert len(await bench.do("history", memory=memory)) == 2
         if not again:
             reopen()
