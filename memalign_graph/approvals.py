@@ -41,6 +41,7 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 _STATE_KEY = "memalign_approvals"
+_NO_DECISIONS = {"refused": [], "decided": [], "edits": {}, "is_resumed": False}
 _EDITS_KEY = "hitl_edited_tool_calls"  # in the state of HumanInTheLoopMiddleware
 _HITL_OPTIONS = ("description_prefix", "edit_notice", "interrupt_mode")
 _MAX_TASKS = 10_000
@@ -114,8 +115,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         last = [None, *(state.get("messages") or ())][-1]
         earlier = (state.get(_STATE_KEY) or {}).get("asked_ids", [])
         asked_ids = [*earlier, last.id] if is_question(last) else earlier
-        own: StateUpdate = {"settings": _settings(runtime, {}), "asked_ids": asked_ids}
-        return {_STATE_KEY: {**own, "decided": []}, _EDITS_KEY: {}}
+        own = {"settings": _settings(runtime, {}), "asked_ids": asked_ids}
+        return {_STATE_KEY: own, _EDITS_KEY: {}}
 
     async def _wrap_model_call(self, io: IO, request: Any, handler: Any) -> Any:
         """Warn at the first call of the model about names in `interrupt_on` that are no tools."""
@@ -145,11 +146,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     async def _after_model(self, io: IO, state: Any, runtime: Any) -> StateUpdate | None:
         """Record what was refused; in `batched` mode, decide on the last message's calls."""
-        saved = {"refused": [], "decided": [], "edits": {}, **(state.get(_STATE_KEY) or {})}
-        own = {**saved, "refused": _refused(state["messages"], saved)}
-        update = {}
-        if self.interrupt_mode == "batched":
-            update = await self._decide(io, state, runtime, own)
+        saved = {**_NO_DECISIONS, **(state.get(_STATE_KEY) or {})}
+        own = {**saved, "refused": _refused(state["messages"], saved), "is_resumed": is_resuming()}
+        is_batched = self.interrupt_mode == "batched"
+        update = await self._decide(io, state, runtime, own) if is_batched else {}
         return {**update, **({} if own == saved else {_STATE_KEY: own})} or None
 
     async def _decide(self, io: IO, state: Any, runtime: Any, own: StateUpdate) -> StateUpdate:
@@ -249,8 +249,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         if selected and not self._is_first(key, task):
             return _second_call(call)
         situation = _situation(request.state, call["id"], saved, request.runtime)
-        # In `batched` mode, a person is asked about a call that was not decided on.
-        rulings = await self._calls.rulings(io, [call], selected, situation, judges=not is_batched)
+        # A person is asked about a call that `batched` mode did not decide on, or, if the mode was
+        # changed, about one on which an answer was lost.
+        judges = not (is_batched or saved.get("is_resumed"))
+        rulings = await self._calls.rulings(io, [call], selected, situation, judges=judges)
         ruling = rulings.get(key)
         if ruling is None and selected:
             # Another call of the task was ruled on before the run was interrupted.

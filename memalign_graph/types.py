@@ -381,8 +381,8 @@ class Episode(FrozenModel):
     status: EpisodeStatus = "pending"
     """Whether it has been distilled."""
     judgment: Judgment | None = None
-    """The judgment that the feedback answers, if any. Feedback without one, or with one of the same
-    judge that is closer to the expert's value, keeps it."""
+    """The judgment that the feedback answers, if any. Feedback without one keeps it. So does the
+    same feedback again, or feedback on one of the same judge that is nearer to the value."""
     other_verdicts: dict[str, Value] = Field(
         default_factory=dict, exclude_if=lambda verdicts: not verdicts
     )

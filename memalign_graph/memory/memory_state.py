@@ -20,7 +20,7 @@ from memalign_graph.memory.facts import (
     filter_answers,
 )
 from memalign_graph.memory.index import text_of, vector_key
-from memalign_graph.types import Episode, Guideline, Judgment, word_of
+from memalign_graph.types import Episode, Guideline, word_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,10 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
     judgment = (is_new and new.judgment) or stored.judgment or new.judgment
     verdicts = {**stored.verdicts, **new.verdicts}
     if judgment is not None:
-        # One of them counts as the expert's decision, and a right one must not hide a wrong one.
-        given = filter(None, (judgment, new.judgment, stored.judgment))
-        own = [each for each in given if each.judge_key == judgment.judge_key]
-        judgment = judgment if is_revision else max(own, key=lambda each: _error(each, value))
+        kept = stored.judgment or judgment
+        if kept.judge_key == judgment.judge_key and not is_revision:
+            # One of them counts as the expert's decision. A new one must not hide a wrong one.
+            judgment = max(judgment, kept, key=lambda each: _error(each.verdict, value))
         del verdicts[judgment.id]
     common = {
         "thread_ids": list(dict.fromkeys([*stored.thread_ids, *new.thread_ids])),
@@ -168,9 +168,8 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
     return stored if merged == stored else merged.model_copy(update={"updated_at": new.updated_at})
 
 
-def _error(judgment: Judgment, value: Any) -> float:
-    """Return how far the judge's own verdict is from a value; 1 for another choice, or none."""
-    verdict: Any = judgment.verdict
+def _error(verdict: Any, value: Any) -> float:
+    """Return how far a verdict is from the expert's value; 1 for another choice, or none."""
     is_number = isinstance(value, int | float) and not isinstance(verdict, str)
     return float(abs(verdict - value) if is_number else verdict != value)
 

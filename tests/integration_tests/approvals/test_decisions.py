@@ -536,6 +536,19 @@ async def test_the_answer_to_the_question_about_a_changed_call_counts(
     assert shop.ran == []
 
 
+async def test_a_rejected_call_does_not_run_if_the_mode_was_changed(
+    bench: Bench, mode: str
+) -> None:
+    await trust_judge(bench)
+    asks = [True]
+    options: dict[str, Any] = {"always_ask": lambda _: bool(asks and asks.pop())}
+    shop, _, asked = await start(bench, mode, CALL, "Done.", **options)
+    other = "per_call" if mode == "batched" else "batched"
+    graph = agent(bench, shop, interrupt_mode=other, **options)
+    again = await bench.resume(graph, answers(asked, REJECT))
+    assert (shop.ran, questions(again)) == ([], [REFUND] if mode == "batched" else [])
+
+
 async def test_in_the_functional_api_a_later_answer_counts(bench: Bench) -> None:
     await trust_judge(bench)
     shop = Shop()

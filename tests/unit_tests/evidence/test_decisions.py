@@ -181,7 +181,8 @@ RIGHT, WRONG = (True, True), (True, False)
         pytest.param([("ann", *RIGHT), ("ann", *WRONG, "shown")], [WRONG], id="changed mind"),
         pytest.param([("ann", None, True), ("bob", *WRONG, "shown")], [WRONG], id="label first"),
         pytest.param([("ann", *WRONG), ("ann", False, False, "So.")], [WRONG], id="learned"),
-        pytest.param([("ann", *RIGHT), ("ann", False, True)], [(False, True)], id="same answer"),
+        pytest.param([("ann", *RIGHT), ("ann", False, True)], [RIGHT], id="same answer"),
+        pytest.param([("ann", False, False), ("ann", *WRONG, "So.")], [WRONG], id="new comment"),
         pytest.param([("ann", *WRONG), ("ann", *RIGHT)], [RIGHT], id="corrected"),
         pytest.param([("ann", *RIGHT), ("bob", *RIGHT, "shown")], [RIGHT], id="shown and right"),
         pytest.param([("ann", None, True), ("bob", *RIGHT, "shown")], [], id="only told"),
@@ -222,17 +223,11 @@ def test_a_right_decision_on_a_recurring_example_hides_no_wrong_one(
     assert [(each.verdict.value, each.value) for each in counted if each.verdict] == decisions
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "comments"),
-    [((1.0, 8.8), ("Long.", "Too long.")), ((8.8, 1.0), (None, None))],
-)
-def test_on_numbers_a_verdict_that_is_near_hides_none_that_is_far(
-    verdicts: tuple[float, float], comments: tuple[str | None, str | None]
-) -> None:
+def test_on_numbers_a_verdict_that_is_near_hides_none_that_is_far() -> None:
     scale, example = Numeric(minimum=0, maximum=10), Example(inputs="a", outputs="b")
     criterion = Criterion(name="length", instructions="How short?", scale=scale)
     memory = JudgeMemory(InMemoryStore(), criterion, embeddings=hashed)
-    for verdict, comment in zip(verdicts, comments, strict=True):
+    for verdict, comment in ((1.0, "Long."), (8.8, "Too long.")):
         judgment = make_judgment(example.id, value=verdict, criterion="length")
         memory.remember(Feedback(example=example, value=9, rationale=comment, judgment=judgment))
     [episode] = memory.episodes()
