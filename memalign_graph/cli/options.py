@@ -150,18 +150,19 @@ class MemoryLocation:
 
     Options:
         memory: SQLite file of the memory, or the postgresql:// URL of its database.
-        namespace: Namespace of the memory within its database, such as shop.emea.
+        namespace: Namespace of the memory within its database, such as shop.emea; by default
+            memalign.
     """
 
     criterion: CriterionOption
     memory: Annotated[
         str, typer.Option("--memory", "-m", metavar="FILE|URL", envvar="MEMALIGN_STORE")
     ] = DEFAULT_MEMORY
-    namespace: str = "memalign"
+    namespace: str | None = None
 
     def __str__(self) -> str:
-        name = self.criterion.criterion.name
-        return f"{without_secrets(self.memory)} (namespace {self.namespace}, criterion {name})"
+        name, namespace = self.criterion.criterion.name, ".".join(self.context["namespace"])
+        return f"{without_secrets(self.memory)} (namespace {namespace}, criterion {name})"
 
     @property
     def exists(self) -> bool:
@@ -171,12 +172,16 @@ class MemoryLocation:
     @property
     def context(self) -> dict[str, Any]:
         """The context of a graph's run on it."""
-        return {"namespace": self.namespace.split(".")}
+        return {"namespace": ["memalign"] if self.namespace is None else self.namespace.split(".")}
 
     def check(self, *, must_exist: bool) -> None:
         """Check that it can be opened, without creating or changing it."""
         from memalign_graph.memory.facts import check_namespace
 
+        if self.namespace is None and self.criterion.judge.get("require_namespace"):
+            raise InvalidInputError(
+                "--namespace: none was given, and the file of --criterion has require_namespace."
+            )
         with option_errors():
             check_namespace(self.context["namespace"])
         check_database(self.memory, "--memory", holds="store" if must_exist else None)

@@ -41,6 +41,15 @@ def test_unreadable_files(shell: Shell, name: str, content: bytes | None, says: 
     assert not (shell.folder / "memalign.db").exists()
 
 
+def test_file_can_require_a_namespace(shell: Shell) -> None:
+    shell.settings(judge={"require_namespace": True})
+    refusal = "--namespace: none was given, and the file of --criterion has require_namespace."
+    assert shell.align(ANN).refusal == refusal
+    assert shell.memory("list").refusal == refusal
+    shell.align(ANN, options=["--namespace", "acme"])
+    assert len(shell.memory("list", "--namespace", "acme", "--json").document["episodes"]) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
