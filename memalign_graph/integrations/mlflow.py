@@ -1,7 +1,7 @@
 """MLflow: a judge as a scorer, and people's feedback on traces."""
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +24,7 @@ from memalign_graph.io import SYNC, run_sync
 from memalign_graph.prompts.fences import as_text
 from memalign_graph.types import Criterion
 
-_ANONYMOUS = "default"  # MLflow's source id of feedback without one
+_ANONYMOUS = ("default", "User", "")  # MLflow's source ids of people without a name
 
 
 def as_mlflow_scorer(graph: Runnable[Any, Any], **options: Any) -> Any:
@@ -91,8 +91,9 @@ def feedback_from_mlflow(
     ```
 
     People's assessments with the criterion's name count, in upper or lower case. Assessments by
-    judges and code, and overridden ones, do not. Inputs and outputs are those of the root span, or
-    of the span that the assessment is on. Expectations become the `reference_outputs`.
+    judges and code, of sessions, and overridden ones, do not. A rationale that repeats a judge's is
+    left out. Inputs and outputs are those of the root span, or of the span that the assessment is
+    on. Expectations become the `reference_outputs`.
 
     Args:
         traces: MLflow's traces, their `to_dict()` or `to_json()`, or MLflow's table of traces.
@@ -116,59 +117,67 @@ def _add_assessments(
     imported: ImportedFeedback, trace: Fields, criterion: Criterion, name: str
 ) -> None:
     assessments = trace["info"].get("assessments") or []
-    overrides = {
-        str(item.get("assessment_id")): item["overrides"]
-        for item in assessments
-        if item.get("overrides")
-    }
+    replaced = {str(item.get("assessment_id")): item.get("overrides") or "" for item in assessments}
     active = [
         item
         for item in assessments
-        if item.get("valid") is not False and item.get("assessment_id") not in overrides.values()
+        if item.get("valid") is not False and item.get("assessment_id") not in replaced.values()
     ]
     for item in assessments:
-        feedback, source, reason = item.get("feedback"), item.get("source") or {}, None
+        feedback = item.get("feedback")
         if not isinstance(feedback, Mapping):
             continue  # an expectation, or a reference to an issue
         with rejecting(imported, item.get("assessment_id")):
-            if str(item.get("assessment_name")).strip().lower() != name.strip().lower():
-                reason = f"the name is {item.get('assessment_name')!r}, not {name!r}"
-            elif source.get("source_type") != "HUMAN":
-                reason = f"its source is {source.get('source_type')}, which is not a person"
-            elif item not in active:
-                reason = "it was overridden by another"
-            if reason is not None:
+            if reason := _skip_reason(item, name, active):
                 imported.passed_over[reason] += 1
                 continue
-            if feedback.get("error"):
-                trace_id = trace["info"].get("trace_id")
-                raise InvalidInputError(
-                    f"trace {trace_id}: the assessment is an error and has no value."
-                )
-            author, feedback_id = source.get("source_id"), item.get("assessment_id")
-            if author == _ANONYMOUS:
+            # Judges' words, with which MLflow's form for a correction starts.
+            words = [each.get("rationale") for each in assessments if _source_type(each) != "HUMAN"]
+            author, feedback_id = item["source"].get("source_id"), item.get("assessment_id")
+            if author in _ANONYMOUS:
                 author = None
                 # The memory tells anonymous feedback apart by its id, which an override changes.
-                for _ in overrides:
-                    feedback_id = overrides.get(str(feedback_id), feedback_id)
+                for _ in replaced:
+                    feedback_id = replaced.get(str(feedback_id)) or feedback_id
             add_feedback(
                 imported,
                 criterion.scale,
                 value=none_if_empty(feedback.get("value")),
                 example=_example(trace, item.get("span_id"), active),
-                rationale=item.get("rationale"),
+                rationale=None if item.get("rationale") in words else item.get("rationale"),
                 author=author,
                 id=feedback_id,
                 given_at=item.get("last_update_time") or item.get("create_time"),
             )
 
 
+def _skip_reason(assessment: Fields, name: str, active: Sequence[Fields]) -> str | None:
+    """Return why it is no person's feedback on the criterion; None if it is."""
+    if str(assessment.get("assessment_name")).strip().lower() != name.strip().lower():
+        return f"the name is {assessment.get('assessment_name')!r}, not {name!r}"
+    if _source_type(assessment) != "HUMAN":
+        return f"its source is {_source_type(assessment)}, which is not a person"
+    if assessment not in active:
+        return "it was overridden by another"
+    if _is_on_session(assessment):
+        return "it is on a session, not on a trace"
+    return "it is an error and has no value" if assessment["feedback"].get("error") else None
+
+
+def _source_type(assessment: Fields) -> Any:
+    return (assessment.get("source") or {}).get("source_type")
+
+
+def _is_on_session(assessment: Fields) -> bool:
+    return "mlflow.trace.session" in (assessment.get("metadata") or {})
+
+
 def _example(trace: Fields, span_id: str | None, active: Iterable[Fields]) -> Fields:
     attributes = _span(trace, span_id).get("attributes") or {}
     expected: dict[str, Any] = {}
     for item in active:
-        expectation, source = item.get("expectation"), item.get("source") or {}
-        if expectation and source.get("source_type") != "LLM_JUDGE":
+        expectation = item.get("expectation")
+        if expectation and _source_type(item) != "LLM_JUDGE" and not _is_on_session(item):
             # MLflow serializes lists and dicts as JSON.
             serialized = expectation.get("serialized_value") or {}
             value = maybe_json(serialized["value"]) if serialized else expectation.get("value")

@@ -59,6 +59,29 @@ def test_anonymous_override_replaces_the_feedback_it_corrects() -> None:
     assert another.episode_id != before.episode_id
 
 
+def test_rationale_of_the_judge_is_not_that_of_its_corrector() -> None:
+    judge = {"source_type": "LLM_JUDGE", "source_id": "memalign-graph"}
+    judged = assessment(source=judge, rationale="Polite.", valid=False)
+    page = {"source": {"source_type": "HUMAN", "source_id": "User"}, "feedback": {"value": False}}
+    corrected = {**judged, **page, "assessment_id": "a-2", "overrides": "a-1", "valid": True}
+    other = assessment(**page, assessment_id="a-3", rationale="Cold.")
+    imported = read(trace(judged, corrected, other)).feedback
+    labels = [(item.value, item.rationale, item.author) for item in imported]
+    assert labels == [(False, None, None), (False, "Cold.", None)]
+    assert imported[0].episode_id != imported[1].episode_id
+
+
+def test_assessments_of_a_session_and_errors_do_not_count() -> None:
+    session = {"metadata": {"mlflow.trace.session": "s-1"}}
+    expectation = assessment(**session, feedback=None, expectation={"value": "Paid in the end."})
+    failed = assessment(feedback={"error": {"error_code": "x"}})
+    parsed = read(trace(assessment(), assessment(**session), expectation, failed))
+    [feedback] = parsed.feedback
+    assert feedback.example.reference_outputs is None
+    reasons = ["it is on a session, not on a trace", "it is an error and has no value"]
+    assert parsed.passed_over == dict.fromkeys(reasons, 1)
+
+
 def test_expectations_of_a_judge_and_overridden_ones_are_not_used_as_reference() -> None:
     person = {"source": {"source_type": "HUMAN"}, "expectation": {"value": "x"}}
     written = [
@@ -75,7 +98,6 @@ def test_expectations_of_a_judge_and_overridden_ones_are_not_used_as_reference()
     [
         ({"info": {"trace_id": "tr-1", "assessments": [assessment()]}}, "it has no root span"),
         (trace(assessment(span_id="beef")), "it has no span beef"),
-        (trace(assessment(feedback={"error": {"error_code": "x"}})), "the assessment is an error"),
         (trace(assessment(feedback={"value": 0.6})), "is not on the scale"),
         (trace(assessment(feedback={"value": {"value": True}})), "is not on the scale"),
     ],
