@@ -123,8 +123,10 @@ def _turn_fields(inputs: Any, outputs: Any) -> Fields:
     if request is None and inputs is None and from_user:
         # agentevals' evaluators get a conversation without inputs.
         return {"inputs": _plain(from_user)[0]["content"], "outputs": conversation}
+    # A graph takes its messages in short forms, too, and returns them as messages.
+    is_state = isinstance(inputs, Mapping) and inputs.keys() == {"messages"}
     turn = read_turn(conversation, {})
-    seen = what_gate_sees(turn, "messages", "turn") if request and from_user else None
+    seen = what_gate_sees(turn, "messages", "turn") if from_user and (request or is_state) else None
     return seen or {"inputs": request or inputs, "outputs": reply}
 
 

@@ -157,6 +157,14 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
         judged(ASKED, *STEPS),
     ),
     "text": ("Q", "A", Example(inputs="Q", outputs="A")),
+    **{
+        f"a graph, asked as {short}": (
+            {"messages": short},
+            {"messages": [ASKED, *STEPS]},
+            judged(ASKED, *STEPS),
+        )
+        for short in ("Refund A7.", [["user", "Refund A7."]], openai(ASKED))
+    },
 }
 
 
