@@ -251,7 +251,10 @@ def feedback_from_langsmith(
     """Import people's feedback on runs in LangSmith.
 
     ```python
-    runs = list(client.list_runs_from_annotation_queue(queue_id))
+    selects = ["ID", "INPUTS", "OUTPUTS", "REFERENCE_EXAMPLE_ID"]
+    runs = list(
+        client.runs.query(project_ids=[project_id], min_start_time=since, selects=selects)
+    )
     feedback = client.list_feedback(run_ids=[run.id for run in runs])
     imported = feedback_from_langsmith(runs, feedback, criterion=criterion)
     graph.invoke({"feedback": imported.feedback})  # create_alignment_graph
@@ -261,7 +264,8 @@ def feedback_from_langsmith(
     reviewer's score or value becomes the value. The comment becomes the rationale, with the
     reviewer's notes on the run. A correction counts before the score, also one of a judge's score:
     it is the corrector's feedback, without the judge's comment. A correction that is not a value
-    becomes a rationale that says what the output should have been.
+    becomes a rationale that says what the output should have been. A score with the source type
+    `api` that an evaluator's run gave has the source `evaluator`.
 
     Args:
         runs: Runs of LangSmith's client, or their JSON, which may have their `feedback`.
@@ -307,9 +311,9 @@ def feedback_from_langsmith(
     for item in counted:
         run_id = item.get("run_id")
         with rejecting(imported, item.get("id")):
-            if run_id not in runs_by_id:
-                raise InvalidInputError(f"run {run_id} is not among the runs: give it as well.")
-            run = runs_by_id[run_id]
+            run = runs_by_id.get(run_id, {})
+            if run.get("inputs") is run.get("outputs") is None:
+                raise InvalidInputError(f"runs: give run {run_id}, with inputs and outputs.")
             value, comments = item.parse(scale)
             add_feedback(
                 imported,
@@ -350,7 +354,9 @@ class _LangSmithFeedback:
         source = fields.get("feedback_source") or {}
         source = dict(source) if isinstance(source, Mapping | BaseModel) else {"type": source}
         self.get = fields.get
-        self.source = source.get("type")
+        metadata, self.source = source.get("metadata"), source.get("type")
+        if self.source == "api" and isinstance(metadata, Mapping) and "__run" in metadata:
+            self.source = "evaluator"  # an evaluator's run, as in tests with LangSmith's plugin
         self.from_human = sources is None or str(self.source) in sources
         # Of a corrected judge's score, the source names the judge's user, not the corrector.
         user_id = none_if_empty(source.get("user_id"))
@@ -368,6 +374,8 @@ class _LangSmithFeedback:
             return f"the key is {self.get('key')!r}, not {key!r}"
         if self.get("feedback_group_id") is not None:
             return "it is a preference between runs, not a value of one"
+        if self.get("run_id") is None:
+            return "it is on no run"
         is_judge = not self.from_human and self.get("correction") is None
         return f"its source is {self.source!r}, which is not a person" if is_judge else None
 
@@ -391,7 +399,7 @@ class _LangSmithFeedback:
 
 def _iter_records(records: Any, name: str) -> Iterator[Fields]:
     """Yield the fields of what LangSmith's client returns, or of JSON objects."""
-    is_list = isinstance(records, Iterable) and not isinstance(records, Mapping | BaseModel)
+    is_list = isinstance(records, Iterable) and not isinstance(records, Mapping)
     for record in records if is_list else [None]:
         if not isinstance(record, Mapping | BaseModel):
             raise InvalidInputError(

@@ -9,7 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from langchain_core.messages import AIMessage
-from langsmith.schemas import Example, Feedback, FeedbackSourceBase, Run
+from langsmith.pagination import SyncItemsCursorPostPagination
+from langsmith.schemas import APIFeedbackSource, Example, Feedback, FeedbackSourceBase, Run
+from langsmith.types import Run as QueriedRun
 
 from memalign_graph import Categorical, Criterion, InvalidInputError, Numeric
 from memalign_graph.integrations import ImportedFeedback, feedback_from_langsmith
@@ -156,6 +158,32 @@ def test_only_feedback_from_people_is_imported() -> None:
     assert only(read([app], [thumbs], key="thumbs")).value is True
 
 
+def test_scores_of_evaluators_in_tests_are_not_by_people() -> None:
+    """As openevals' judges log them in tests with LangSmith's plugin for pytest."""
+    app = run()
+    source = APIFeedbackSource(metadata={"__run": {"run_id": str(uuid.uuid4())}})
+    scored = langsmith_feedback(app, score=1, feedback_source=source)
+    on_project = langsmith_feedback(app, score=1, run_id=None)
+    parsed = read([app], [scored, on_project])
+    reasons = ["its source is 'evaluator', which is not a person", "it is on no run"]
+    assert (parsed.feedback, parsed.rejected) == ([], [])
+    assert parsed.passed_over == dict.fromkeys(reasons, 1)
+
+
+def test_page_of_queried_runs_is_read() -> None:
+    queried = QueriedRun(id=str(uuid.uuid4()), inputs={"question": "Q"}, outputs={"answer": "A"})
+    bare = QueriedRun(id=str(uuid.uuid4()))  # without `selects`
+    page = SyncItemsCursorPostPagination[QueriedRun](items=[queried, bare])
+    app = run()
+    feedback = [langsmith_feedback(app, score=1, run_id=each.id) for each in (queried, bare)]
+    imported = feedback_from_langsmith(page, feedback, criterion=CRITERION)
+    assert [item.example.outputs for item in imported.feedback] == [{"answer": "A"}]
+    [rejected] = imported.rejected
+    assert rejected.reason == f"runs: give run {bare.id}, with inputs and outputs."
+    with pytest.raises(InvalidInputError, match=r"^runs: give a list"):
+        feedback_from_langsmith(queried, criterion=CRITERION)
+
+
 def test_source_of_a_table_in_csv_is_not_a_person() -> None:
     app, source = {"id": "1", "inputs": "Hi", "outputs": "Ho"}, "{'type': 'app'}"
     record = {"run_id": "1", "key": "support_tone", "score": 1, "feedback_source": source}
@@ -238,7 +266,7 @@ def test_unusable_feedback_is_rejected_with_the_reason() -> None:
     cases: list[tuple[Criterion, Any, Any, str]] = [
         (CRITERION, app, {"score": math.nan}, "needs a value or a rationale"),
         (CRITERION, app, {"score": 1, "comment": "a\x00b"}, "NUL"),
-        (CRITERION, app, {"score": 1, "run_id": other.id}, f"run {other.id} is not among the runs"),
+        (CRITERION, app, {"score": 1, "run_id": other.id}, f"runs: give run {other.id}, with"),
         (CRITERION, empty, {"score": 1}, "outputs: must not be empty"),
         (CRITERION, app, {"score": 0.6}, "is not on the scale"),
         (GRADE, app, {"score": True}, "is not on the scale"),
