@@ -55,7 +55,7 @@ Row = dict[str, Any]
 _PART = ".part"  # of the name of a file that is being written
 _AT_ONCE = 2_048  # examples that are embedded together
 _OK, _SERVER_ERROR = 200, 500
-_TRY_AGAIN = {408, 409, 429}
+_TRY_AGAIN = {401, 403, 404, 408, 409, 429}
 _NOT_COMPARED = {"criterion", "model", "distill_model", "embeddings", "keep_judgments"}
 """Options that change no request, or are compared by their hash or name."""
 
@@ -211,9 +211,14 @@ def read_answers(paths: Iterable[str | Path]) -> dict[str, Row]:
             is_answer = not {"response", "error"}.isdisjoint(answer)
             if not (isinstance(key := answer.get("custom_id"), str) and is_answer):
                 logger.warning("%s, line %d: not an answer of a batch API; ignored.", path, number)
-            elif _reply(answers.get(key, {})) is None:
-                answers[key] = answer
+            else:
+                answers[key] = min(answer, answers.get(key, answer), key=_status)
     return answers
+
+
+def _status(line: Row) -> int:
+    """Return the status of an answer, which is lowest for a usable one."""
+    return (_reply(line) or (_SERVER_ERROR, None))[0]
 
 
 def _reply(line: Row) -> tuple[int, Any] | None:

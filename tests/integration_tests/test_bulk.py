@@ -42,7 +42,7 @@ from tests.loopback import Rule, answer, error, refusal, truncated
 from tests.loopback.batches import answer_batch, ids_of, lines_of, write_lines
 
 CASES = [{**SAID, "inputs": f"Order {number} never came."} for number in range(4)]
-BUSY = (408, 409, 429, 503)  # statuses after which the same request may be answered
+BUSY = (401, 403, 404, 408, 409, 429, 503)  # statuses after which the same request may be answered
 
 
 class Batch:
@@ -200,7 +200,8 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     expired = {"code": "batch_expired", "message": "It was not done in time."}
     lines[late] |= {"response": None, "error": expired}
     # As vLLM reports an error.
-    lines[bad] |= {"response": {"status_code": 404}, "error": {"message": "Too long.", "code": 404}}
+    unfit = {"message": "Not supported.", "code": 405}
+    lines[bad] |= {"response": {"status_code": 405}, "error": unfit}
     for key, status in zip(busy, BUSY, strict=True):
         fault = {"status_code": status, "body": {"error": {"message": "Busy."}}}
         lines[key]["response"] |= fault
@@ -213,7 +214,7 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     made = batch.collect()
     errors = dict(zip(ids_of(requests), made, strict=True))
     assert errors[fine].value is True
-    assert "Too long." in str(errors[bad])
+    assert "Not supported." in str(errors[bad])
     assert "batch_expired" in str(errors[late])
     assert f"The request {lost} has no answer (it is in no file" in str(errors[lost])
     again = [error for error in errors if isinstance(errors[error], UnansweredError)]
@@ -223,7 +224,7 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     assert set(ids_of(more)) & set(errors) == {late, lost, *busy}
     assert sum("That answer can't be used" in json.dumps(request["body"]) for request in more) == 3
     made = batch.collect(again=None)
-    assert sum(isinstance(judgment, Judgment) for judgment in made) == 10
+    assert sum(isinstance(judgment, Judgment) for judgment in made) == 6 + len(BUSY)
     # A second unusable answer is an error, and no request is left.
     bench.server.rules = []
     for line in (answers := lines_of(batch.answers[1])):
@@ -235,6 +236,20 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     made = batch.collect()
     assert sum(isinstance(judgment, ModelAnswerError) for judgment in made) == 3
     assert not batch.at("batch").stat().st_size
+
+
+@pytest.mark.parametrize("status", [400, 404, 500])
+async def test_usable_answer_counts_in_any_order_of_files(
+    bench: Bench, tmp_path: Path, status: int
+) -> None:
+    batch = Batch(bench, tmp_path)
+    batch.prepare(CASES[:1])
+    batch.round()
+    [line] = lines_of(batch.answers[0])
+    failed = {"status_code": status, "body": {"error": {"message": "There is no such model."}}}
+    write_lines(tmp_path / "errors", [{**line, "response": failed}])
+    for files in ([tmp_path / "errors", *batch.answers], [*batch.answers, tmp_path / "errors"]):
+        assert read_answers(files) == {line["custom_id"]: line}
 
 
 @pytest.mark.parametrize(
@@ -511,7 +526,9 @@ async def test_later_changes_do_not_reach_readers_of_a_pinned_memory(bench: Benc
     memory, judge = bench.memory(), Judge(criterion=CRITERION, **bench.models())
     prepared = run_sync(prepare_memory(SYNC, judge, memory.access))
     expected = memory.recall(CASES[0], 2)
-    pinned = run_sync(pin_memory(SYNC, memory.access, **prepared))
+    pinned = run_sync(
+        pin_memory(SYNC, memory.access, newest=prepared["newest"], version=prepared["version"])
+    )
     memory.forget([memory.episodes()[0].id])
     memory.add_guideline("Be brief.")
     bench.server.embeddings.clear()
