@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 
 from langgraph.runtime import Runtime
-from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.agreement import values_agree
 from memalign_graph.alignment.replay import ReplayCase, replay_cases_from
@@ -39,10 +38,8 @@ from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import record_judgments
-from memalign_graph.memory.history import Snapshot, snapshot
-from memalign_graph.memory.jsonl import export_jsonl, import_jsonl
+from memalign_graph.memory.history import Snapshot, pin_memory, snapshot
 from memalign_graph.memory.judge_memory import JudgeMemory
-from memalign_graph.memory.recall import index_missing
 from memalign_graph.models import ChatModelLike
 from memalign_graph.runtime import JudgeResources, NodeCall
 from memalign_graph.scales import Value
@@ -244,11 +241,10 @@ class MemoryCopy:
 
     @classmethod
     async def of(cls, io: IO, original: MemoryAccess) -> "MemoryCopy":
-        criterion, embedder = original.criterion, original.embedder
-        access = MemoryAccess(InMemoryStore(), criterion, original.layout, embedder)
-        await import_jsonl(io, access, (await export_jsonl(io, original)).split("\n"))
-        await index_missing(io, access, await access.refresh(io))
-        cases = replay_cases_from(await access.all_episodes(io), criterion.scale)
+        view = await original.refresh(io)
+        newest, version = view.latest_fact_id, view.version
+        access = await pin_memory(io, original, newest=newest, version=version, embeds=True)
+        cases = replay_cases_from(await access.all_episodes(io), original.criterion.scale)
         return cls(access, await access.guidelines(io), cases)
 
     def call(self, io: IO, judge: Judge) -> NodeCall:

@@ -17,7 +17,7 @@ from memalign_graph.memory.access import HEAD, MemoryAccess
 from memalign_graph.memory.facts import PURGE, Fact
 from memalign_graph.memory.guidelines import check_name
 from memalign_graph.memory.memory_state import EpisodeRow, MemoryState, build_state
-from memalign_graph.memory.recall import stored_vectors
+from memalign_graph.memory.recall import index_missing, stored_vectors
 from memalign_graph.memory.view import MemoryView, get_view
 from memalign_graph.types import Episode, FrozenModel, Guideline
 
@@ -246,10 +246,13 @@ def _diff(before: list[T], after: list[T]) -> ItemsDiff[T]:
     )
 
 
-async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str) -> MemoryAccess:
+async def pin_memory(
+    io: IO, access: MemoryAccess, *, newest: str, version: str, embeds: bool = False
+) -> MemoryAccess:
     """Return the memory as of its fact `newest`; later writes do not change it.
 
-    What was purged since is missing, and a warning is logged. Purged facts keep their ids.
+    What was purged since is missing, and a warning is logged. Purged facts keep their ids. Missing
+    vectors are made only with `embeds`.
     """
     reader = replace(access)
     view = vars(reader)["view"] = MemoryView(access.embedder.id)  # not the shared one
@@ -267,14 +270,15 @@ async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str)
         vectors = {key: vector for key in missing if (vector := now.get(key)) is not None}
         vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())
         view.add_vectors(vectors)
-    # Its readers embed nothing. What has no vector by now was refused, or is not needed.
-    refusal = EmbeddingError("No vector was stored when the memory was prepared.")
-    view.add_refused(dict.fromkeys(view.missing_texts(), refusal))
+    if not embeds:  # What has no vector by now was refused, or is not needed.
+        refusal = EmbeddingError("No vector was stored when the memory was prepared.")
+        view.add_refused(dict.fromkeys(view.missing_texts(), refusal))
     # A store of its own, whose head says that nothing is new.
     pinned = replace(access, store=InMemoryStore())
     await pinned.put(io, pinned.layout.of("head"), {HEAD: {"id": newest}})
     view.is_loaded, view.head = True, newest
     vars(pinned)["view"] = get_view(pinned.store, pinned.layout, pinned.embedder.id, made=view)
+    await index_missing(io, pinned, view)
     if view.version != version:
         purged = f"parts of version {version[:8]} were purged since. Cases are judged with the "
         purged += "rest; those whose prompts had the purged parts are asked again."

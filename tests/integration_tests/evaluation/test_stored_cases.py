@@ -7,21 +7,34 @@ from typing import Any
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import InvalidInputError, Judge, JudgeMemory, create_judge_graph, runtime
+from memalign_graph import (
+    Categorical,
+    InvalidInputError,
+    Judge,
+    JudgeMemory,
+    create_judge_graph,
+    runtime,
+)
 from memalign_graph.evaluation import Migration, amigrate, flips, migrate
 from memalign_graph.evidence import cases
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson
 from tests.conftest import CRITERION, judgings
-from tests.integration_tests.alignment_model import judge_by_guidelines, judged_case
+from tests.integration_tests.alignment_model import (
+    few_shot_cases_in,
+    judge_by_guidelines,
+    judged_case,
+)
 from tests.integration_tests.evaluation.support import (
+    SCALES,
     Caller,
     Model,
     asked,
     contents,
     memory_of,
     record,
+    records,
     remember,
 )
 from tests.integration_tests.evidence import judging_support as judging
@@ -132,6 +145,25 @@ async def test_embeddings_are_kept(server: LoopbackServer, monkeypatch: pytest.M
     options: dict[str, Any] = {"model": server.chat_model(), "progress": False}
     assert flips(memory, since=since, **options) == []
     assert server.embeddings == []
+
+
+async def test_memory_whose_scale_lost_a_choice_is_only_read(
+    call: Caller, server: LoopbackServer
+) -> None:
+    """Also if its cases have no vectors of these embeddings."""
+    memory = JudgeMemory(InMemoryStore(), SCALES["categorical"], embeddings=server.embedder())
+    remember(memory, *records(6, "categorical"))
+    since, two = memory.version(), Categorical(choices=("warm", "cold"))
+    criterion = memory.criterion.model_copy(update={"scale": two})
+    other = server.embedder(model="other")
+    memory = JudgeMemory(memory.access.store, criterion, embeddings=other)
+    memory.add_guideline("On #good thank them; warm if they are thanked.")
+    was, server.responder = contents(memory), Model(judge=lambda chat: "cold")
+    assert await call("flips", memory, since=since) == []
+    migration = await call("migrate", memory)
+    assert (migration.cases, migration.after.value) == (5, 3 / 5)
+    assert contents(memory) == was
+    assert len(few_shot_cases_in(judgings(server)[-1])) > 0
 
 
 async def test_seen_cases_get_the_deployed_prompt(call: Caller, server: LoopbackServer) -> None:
