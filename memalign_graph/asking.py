@@ -14,7 +14,7 @@ from langgraph.store.base import BaseStore, PutOp
 from memalign_graph.errors import InvalidInputError, ModelAnswerError, excerpt
 from memalign_graph.identity import check_json, digest
 from memalign_graph.io import IO
-from memalign_graph.models import BaseChatModel, inner_models, map_models, model_key, model_name_of
+from memalign_graph.models import BaseChatModel, inner_models, map_models, model_name_of, reply_key
 from memalign_graph.replies import ChatReply, StructuredModel
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
     Raises:
         InvalidInputError: The model has no structured output.
     """
-    key, name = digest([model_key(model), schema]), model_name_of(model)
+    key, name = digest([reply_key(model), schema]), model_name_of(model)
     purpose = PURPOSES.get(schema.get("title", ""), "judge")
 
     def bind(model: BaseChatModel, **options: Any) -> Runnable[Any, Any]:

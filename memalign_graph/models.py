@@ -472,10 +472,11 @@ def models_from_environment() -> tuple[str, str]:
 _FIELDS_NOT_IN_KEY = {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries"}
 _FIELDS_NOT_IN_KEY |= {"request_timeout", "timeout", "http_socket_options", "stream_chunk_timeout"}
 _FIELDS_NOT_IN_KEY |= {"default_request_timeout", "max_concurrent_requests", "keep_alive"}
-_FIELDS_NOT_IN_KEY |= {"default_headers", "default_query", "openai_organization", "openai_proxy"}
-_FIELDS_NOT_IN_KEY |= {"additional_headers", "anthropic_proxy", "groq_proxy", "client_args"}
-_FIELDS_NOT_IN_KEY |= {"client_kwargs", "async_client_kwargs", "sync_client_kwargs"}
-_FIELDS_NOT_IN_KEY |= {"default_metadata"}  # of ChatGoogleGenerativeAI: its headers
+_FIELDS_NOT_IN_KEY |= {"openai_organization", "openai_proxy", "anthropic_proxy", "groq_proxy"}
+_FIELDS_NOT_IN_KEY |= {"client_args", "client_kwargs", "async_client_kwargs", "sync_client_kwargs"}
+# `default_metadata` has the headers of ChatGoogleGenerativeAI.
+_HEADERS = ("default_headers", "default_query", "additional_headers", "default_metadata")
+_FIELDS_NOT_IN_KEY |= {*_HEADERS}
 _FIELDS_NOT_IN_KEY |= {"profile"}  # changes with the provider's package
 
 
@@ -490,6 +491,17 @@ def model_key(model: BaseChatModel) -> str:
         model = model.model_copy(update={"max_tokens": None})
     kind = type(model)
     return digest([f"{kind.__module__}.{kind.__qualname__}", model_name_of(model), _json(model)])
+
+
+def reply_key(model: BaseChatModel) -> str:
+    """Hash a chat model, with the headers by which a gateway may choose the model that answers."""
+    sent = [
+        [name, _json(fields)]
+        for inner in inner_models(model)
+        for name in _HEADERS
+        if (fields := getattr(inner, name, None))
+    ]
+    return digest([model_key(model), sent]) if sent else model_key(model)
 
 
 def _json(settings: Any) -> str:

@@ -21,10 +21,8 @@ from pydantic import Field, PlainValidator
 
 from memalign_graph.alignment.report import AlignmentReport
 from memalign_graph.errors import (
-    ChatModelError,
-    EmbeddingError,
     InvalidInputError,
-    ModelAnswerError,
+    MemAlignError,
     is_about_prompt,
     require_extra,
 )
@@ -46,7 +44,7 @@ from memalign_graph.models import (
     BaseChatModel,
     ChatModelLike,
     map_models,
-    model_key,
+    reply_key,
     resolve_chat_model,
 )
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, call_graph
@@ -264,7 +262,7 @@ class Experiment:
         """Judge one case; returns the reason if the model gives no usable answer to it."""
         try:
             return await judging
-        except (ChatModelError, ModelAnswerError, EmbeddingError) as error:
+        except MemAlignError as error:
             if not is_about_prompt(error):
                 raise
             return str(error)
@@ -301,7 +299,7 @@ class JudgeUnderTest:
             model = by_name.setdefault(model, by_name.get(model) or resolve_chat_model(model))
 
         def cached(inner: BaseChatModel) -> BaseChatModel:
-            cache = AnswerCache(self.experiment.cache, self._count, model_key(inner))
+            cache = AnswerCache(self.experiment.cache, self._count, reply_key(inner))
             copied = inner.model_copy(update={"cache": cache})
             # LangChain remembers how it named the model, also after its settings were changed.
             vars(copied).pop("_serialized", None)

@@ -29,8 +29,8 @@ from memalign_graph.models import (
     inner_models,
     is_small_model,
     map_models,
-    model_key,
     model_name_of,
+    reply_key,
 )
 from memalign_graph.prompts.judge import answer_schema, letters_of, parse_answer
 from memalign_graph.replies import ChatReply, StructuredModel, refusal_in
@@ -199,7 +199,7 @@ def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
 
     model = map_models(chat, with_logprobs)
     max_tokens = 1 if is_small_model(chat) else _MAX_TOKENS
-    key = digest([model_key(model), max_tokens])
+    key = digest([reply_key(model), max_tokens])
     bound = map_models(model, lambda inner: inner.bind(max_tokens=max_tokens))
     return StructuredModel(bound, _AcceptAnyText(), model_name_of(chat), key, is_json=False)
 

@@ -19,6 +19,7 @@ from tests.integration_tests.evaluation.support import (
     Model,
     asked,
     calls,
+    memory_of,
     nothing_to_learn,
     plain,
     record,
@@ -110,6 +111,25 @@ async def test_each_model_class_has_its_cache_keys(call: Caller, server: Loopbac
     report = await call.evaluate(CRITERION, records(6), judges=judges)
     assert {case.value_of("wrong") for case in report.cases} == {False}
     assert {case.value_of("right") for case in report.cases} == {True}
+
+
+async def test_gateway_that_chooses_the_model_by_a_header(
+    call: Caller, server: LoopbackServer
+) -> None:
+    header, cache = "x-gateway-config", InMemoryStore()
+    server.responder = Model(judge=lambda chat: chat.headers[header] == "new-config")
+    models, options = {}, dict[str, Any](criterion=CRITERION, embeddings=server.embedder())
+    for name in ("old", "new"):
+        models[name] = server.chat_model(default_headers={header: f"{name}-config"})
+    judges = {name: Judge(model=models[name], decide="verdict", **options) for name in models}
+    report = await call.evaluate(CRITERION, records(6), judges=judges, cache=cache)
+    assert {(case.value_of("old"), case.value_of("new")) for case in report.cases} == {
+        (False, True)
+    }
+    memory = memory_of(server, records(6))
+    migration = await call("migrate", memory, models["new"], model=models["old"])
+    assert {(case.before, case.after) for case in migration.changed} == {(False, True)}
+    assert "-config" not in str([(item.key, item.value) for item in cache.search((), limit=1_000)])
 
 
 async def test_only_changed_prompts_are_sent_again(call: Caller, server: LoopbackServer) -> None:
