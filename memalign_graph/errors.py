@@ -55,8 +55,8 @@ class MemAlignError(Exception):
     node: str | None = None
     """The graph node that raised it, if a node of this package did."""
     is_refusal: bool = False
-    """Whether a provider, its filter or its model refused this prompt or text, also for its length;
-    others may still be answered."""
+    """Whether this prompt, text or case can't be used, and others may still be: a provider, its
+    filter or its model refused it, also for its length, or it lacks what the judge needs."""
 
 
 class InvalidInputError(MemAlignError, ValueError):

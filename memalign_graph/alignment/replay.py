@@ -13,13 +13,12 @@ from typing import Any
 
 from memalign_graph.agreement import consensus_value, value_or_none, values_agree
 from memalign_graph.alignment.report import BrokenCase, Replay
-from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
+from memalign_graph.errors import MemAlignError, is_about_prompt
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineOperation, apply_operations
 from memalign_graph.memory.recall import index_missing, vector_key_of_example
 from memalign_graph.prompts.distill import group_by_example
-from memalign_graph.prompts.distilled import ModelError
 from memalign_graph.scales import Scale, Value
 from memalign_graph.tracing import MeteredIO
 from memalign_graph.types import Episode, Example, Guideline
@@ -132,7 +131,7 @@ class _Replay:
     active: list[Guideline]
     predicted: dict[str, Value] = field(default_factory=dict)
     """The newest verdict that disagrees, by example id."""
-    failed: dict[str, ModelError] = field(default_factory=dict)
+    failed: dict[str, MemAlignError] = field(default_factory=dict)
     """Errors of cases that can't be judged, by example id; these cases are not counted."""
 
     def guidelines_after(self, operations: Sequence[GuidelineOperation]) -> list[Guideline]:
@@ -151,7 +150,7 @@ class _Replay:
             own = frozenset(episode.id for episode in case.episodes)
             try:
                 value = await self.judge(case.example, guidelines, own | excluded)
-            except (ChatModelError, ModelAnswerError) as error:
+            except MemAlignError as error:
                 if not is_about_prompt(error):
                     raise
                 self.failed[case.example_id] = error

@@ -76,7 +76,11 @@ class Fold:
 def parse_feedback_list(
     feedback: Iterable[FeedbackLike], criterion: Criterion, name: str = "feedback"
 ) -> list[Feedback]:
-    """Parse and check feedback; that of one expert on an example is merged, as in memory."""
+    """Parse and check feedback; that of one expert on an example is merged, as in memory.
+
+    It loses the verdicts that it answers: another judge gave them, or this one with the whole
+    memory, held-out cases included.
+    """
     if isinstance(feedback, Feedback | dict | str) or not isinstance(feedback, Iterable):
         raise InvalidInputError(
             f"{name}: give a list of Feedback, or of objects with `inputs`, `outputs` and `value`."
@@ -84,12 +88,12 @@ def parse_feedback_list(
     merged: dict[str, Feedback] = {}
     for index, fields in enumerate(feedback):
         try:
-            item = parse_record(fields, criterion)
+            item = parse_record(fields, criterion).model_copy(update={"judgment": None})
         except InvalidInputError as error:
             raise InvalidInputError(f"{name}[{index}]: {error}") from error
         if earlier := merged.get(item.episode_id):
             kept = merge_feedback(*map(Episode.from_feedback, (earlier, item)))
-            names = ("value", "rationale", "judgment", "given_at")
+            names = ("value", "rationale", "given_at")
             item = item.model_copy(update={name: getattr(kept, name) for name in names})
         merged[item.episode_id] = item
     return list(merged.values())

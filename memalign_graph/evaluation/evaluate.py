@@ -244,8 +244,7 @@ async def _baselines(
         constants = dataset.baselines(labels, None, criterion.scale).items()
         return [{name: Prediction(value=value) for name, value in constants} for _ in fold.test]
     access, k = subject.empty().access, max(subject.alignment.judge.k, 1)
-    unjudged = [item.model_copy(update={"judgment": None}) for item in fold.train]
-    await remember(io, access, unjudged)
+    await remember(io, access, fold.train)
     model = await current_evidence_model(io, access)
     predictions = []
     for case in fold.test:

@@ -39,7 +39,7 @@ BASE, ALIGNED = "base", "aligned"
 MAX_CHARS = 65_000
 """Maximum length of the Markdown; GitHub accepts comments of up to 65,536 characters."""
 
-_JUDGED = {"rationale", "guideline_ids", "episode_ids"}
+_JUDGED = ("rationale", "guideline_ids", "episode_ids")
 _DETAILS = "<!-- details -->"
 _FEW = 20
 _MAX_WARNINGS = 5
@@ -279,7 +279,7 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
                 **case.predictions.get(name, Prediction()).model_dump(),
                 "right": self.is_right(case, name),
                 "failure": case.failures.get(name),
-                **(judged.model_dump(include=_JUDGED) if judged else dict.fromkeys(_JUDGED)),
+                **(judged.model_dump(include={*_JUDGED}) if judged else dict.fromkeys(_JUDGED)),
             }
             for case, name in product(self.cases, (scores.judge for scores in self.scores))
             for judged in [case.judgments.get(name)]

@@ -178,10 +178,12 @@ def swap_outputs(example: Example) -> Example:
         case dict() as named if len(named) == 2:  # noqa: PLR2004 - a pair
             swapped = dict(zip(named, reversed(named.values()), strict=True))
             return Example(**{**example.to_json(), "outputs": swapped})
-    raise InvalidInputError(
+    unfit = InvalidInputError(
         "outputs: to be judged in both orders (`swap=True`) they have to be two: give a list of "
         "the two outputs, or an object with two fields, such as {'A': ..., 'B': ...}."
     )
+    unfit.is_refusal = True
+    raise unfit
 
 
 def prepare_example(call: NodeCall) -> Example:

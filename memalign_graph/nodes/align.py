@@ -32,6 +32,7 @@ from memalign_graph.alignment.report import AlignmentReport, Conflict, compare_g
 from memalign_graph.errors import (
     ChatModelError,
     InvalidInputError,
+    MemAlignError,
     ModelAnswerError,
     is_about_prompt,
 )
@@ -446,12 +447,12 @@ async def judge_cases(step: _Call) -> StateUpdate:
     step.progress("judge", 0, len(cases))
     add_progress = step.progress_counter("judge", len(cases))
     judgments: dict[str, Judgment] = {}
-    failures: list[Exception] = []
+    failures: list[MemAlignError] = []
 
     async def judge_case(example_id: str, example: Example) -> None:
         try:
             judgments[example_id] = await judge_as_new(judging, example, guidelines)
-        except (ChatModelError, ModelAnswerError) as error:
+        except MemAlignError as error:
             if not is_about_prompt(error):
                 raise
             failures.append(error)

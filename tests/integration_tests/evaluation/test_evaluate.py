@@ -10,11 +10,12 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from typing_extensions import TypedDict
 
-from memalign_graph import Example, Judge
+from memalign_graph import Example, Feedback, Judge
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.evaluation import Report, ablations
 from memalign_graph.evaluation.metrics import METRICS
 from memalign_graph.settings import Alignment
+from tests.builders import make_judgment
 from tests.conftest import CRITERION, judgings
 from tests.integration_tests.alignment_model import few_shot_cases_in, guidelines_in, judged_case
 from tests.integration_tests.evaluation.support import (
@@ -127,6 +128,32 @@ async def test_no_prompt_has_feedback_of_its_fold(call: Caller, server: Loopback
         assert not any(f"because{number}so" in texts for number in of_fold)
         assert "because30so" in texts
     assert {label.author for case in report.cases for label in case.experts} == {"ann", "bob", "cy"}
+
+
+async def test_verdicts_that_feedback_answers_are_not_used(
+    call: Caller, server: LoopbackServer
+) -> None:
+    """They are another judge's, or were given with held-out cases in memory."""
+    server.responder = Model(judge=lambda chat: judged_case(chat) % 2 > 0)
+    feedback = [Feedback.model_validate(item) for item in records(9, rationale=None)]
+    verdicts = [make_judgment(item.example.id, value=bool(item.value)) for item in feedback]
+    reviewed = [
+        item.model_copy(update={"judgment": verdict})
+        for item, verdict in zip(feedback, verdicts, strict=True)
+    ]
+    reports = [await call.evaluate(CRITERION, given) for given in (feedback, reviewed)]
+    assert plain(reports[0]) == plain(reports[1])
+    assert calls(reports[1], stage="learn", purpose="judge") == 2 * 9
+
+
+async def test_one_case_that_is_no_pair_is_not_judged(call: Caller, server: LoopbackServer) -> None:
+    pairs = records(8, "pairwise")
+    pairs[4]["outputs"] = "A: one, B: two"
+    server.responder = Model(judge=lambda chat: "A")
+    report = await call.evaluate(SCALES["pairwise"], pairs, swap=True, guard="replay")
+    [failure] = [case.failures for case in report.cases if case.failures]
+    assert set(failure) == {"base", "aligned"}
+    assert "they have to be two" in failure["aligned"]
 
 
 async def test_held_out_cases_are_never_learned(call: Caller, server: LoopbackServer) -> None:
@@ -402,6 +429,7 @@ async def test_report_names_its_run_and_can_be_loaded(call: Caller) -> None:
     assert {name for row in report.scores for name in row.metrics} <= {*METRICS}
     table = report.to_pandas()
     assert len(table) == 8 * 5
+    assert [*table.columns[-3:]] == ["rationale", "guideline_ids", "episode_ids"]
     assert set(table.judge) == {"majority", "kNN", "evidence", "base", "aligned"}
     agreement = report.metric("aligned", "agreement").value
     assert table[table.judge == "aligned"].right.mean() == agreement
