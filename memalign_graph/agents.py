@@ -93,6 +93,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         response = await io.call_either(lambda: handler(request), lambda: handler(request))
         steps = [tool.name for tool in request.tools if not getattr(tool, "return_direct", True)]
         turn = {**(request.state.get(self._turn_key) or {}), "steps": steps, "called": True}
+        turn |= conversation.request_in(request.state[MESSAGES], turn.get("asked_id"))
         if self._shows_tools:
             turn["tools"] = _describe(request.tools)
         return ExtendedModelResponse(response, Command(update={self._turn_key: turn}))

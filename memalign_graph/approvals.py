@@ -123,8 +123,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         tools = {read_key(tool, "name") for tool in request.tools}
         unknown = sorted(self.interrupt_on.keys() - tools)
         if unknown and not self._has_compared_tools:
-            message = "interrupt_on: the agent has no tool %s, only %s. If a name is misspelt, the "
-            message += "tool's calls run without a question."
+            message = "interrupt_on: the model was not offered %s, only %s. If a name is misspelt, "
+            message += "the tool's calls run without a question."
             logger.warning(message, ", ".join(unknown), ", ".join(sorted(filter(None, tools))))
         self._has_compared_tools = True
         return await io.call_either(lambda: handler(request), lambda: handler(request))

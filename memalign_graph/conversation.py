@@ -85,6 +85,7 @@ def read_turn(
     """Return the current turn, without the state of another one."""
     messages = messages if isinstance(messages, list | tuple) else ()
     begun_id = state.get("asked_id")
+    state = {**state, **request_in(messages, begun_id or ...)}
     question_ids = [messages[place].id for place in questions_of_gate(messages, begun_id)]
     last_id = question_ids[-1] if question_ids else begun_id
     has_ended = state.get("status", "revise") != "revise"
@@ -357,11 +358,19 @@ def _is_object(text: str) -> bool:
 def _final_answer(messages: Sequence[BaseMessage], structured: Any) -> Any:
     """Return the answer, or nothing."""
     if structured is not None and not isinstance(messages[-1], HumanMessage):
-        return to_jsonable_python(structured)  # of a model or a dataclass
+        # Of a model or a dataclass. A strict serializer restores its fields under their names.
+        return to_jsonable_python(structured, by_alias=False)
     # The result of a tool with `return_direct` is an agent's answer.
     answer = last_answer(messages)
     final = next((message for message in answer if not _hands_back(message)), None)
     return "" if final is None or _calls(final) else _answer_text(final)
+
+
+def request_in(messages: Sequence[Any], asked_id: Any) -> dict[str, str]:
+    """Return the turn's request as the messages have it, such as redacted."""
+    humans = [message for message in messages if isinstance(message, HumanMessage)]
+    texts = [request_text(message) for message in humans if message.id == asked_id]
+    return {"asked": texts[-1]} if texts else {}
 
 
 def request_text(message: BaseMessage) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphInterrupt
@@ -19,7 +19,7 @@ from memalign_graph.conversation import Turn, TurnState
 from memalign_graph.errors import InvalidInputError, MemAlignError, StoreError
 from memalign_graph.graphs import create_review_graph
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
-from memalign_graph.runtime import call_graph, current_runtime, is_nested, is_resuming
+from memalign_graph.runtime import call_graph, current_runtime, is_resuming
 from memalign_graph.scales import PassRule, Value
 from memalign_graph.settings import Gate, GateOptions, MemAlignContext, context_settings
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
@@ -81,14 +81,14 @@ def new_turn(messages: Any) -> TurnState:
     # The caller's message is the question, even if it claims to come from a gate. In a nested graph
     # it may be the critique of the outer graph's gate.
     last = messages[-1] if messages else None
-    begins_turn = not is_nested(run) or conversation.is_question(last)
+    is_nested = "|" in run.execution_info.checkpoint_ns  # separates the levels of graphs
+    begins_turn = not is_nested or conversation.is_question(last)
     last_id = getattr(last, "id", None) if begins_turn else None
     places = conversation.questions_of_gate(messages, last_id)
     question: Any = messages[places[-1] if places else 0] if messages else None
-    is_human = isinstance(question, HumanMessage)
-    asked = {"asked": conversation.request_text(question)} if is_human else {}
-    settings = _settings_of(run, NO_TURN)
-    return {"asked_id": getattr(question, "id", None), **asked, "settings": settings}
+    asked_id = getattr(question, "id", None)
+    asked = conversation.request_in([question], asked_id)
+    return {"asked_id": asked_id, **asked, "settings": _settings_of(run, NO_TURN)}
 
 
 def _settings_of(run: Runtime[Any], turn: Turn) -> dict[str, Any]:

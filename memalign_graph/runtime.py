@@ -1,9 +1,10 @@
 """What nodes share: the current run, and a judge's clients and memory."""
 
+import itertools
 import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -40,6 +41,9 @@ _CHECKPOINTER = "__pregel_checkpointer"
 _RESUMING = "__pregel_resuming"
 _SCRATCHPAD = "__pregel_scratchpad"
 
+# Of a node's retry, by LangGraph's counter of the node's subgraphs and the number of the attempt.
+_retry_counter = lru_cache(1000)(lambda _counter, _attempt: itertools.count().__next__)
+
 
 def current_runtime() -> Any:
     """Return LangGraph's `Runtime` of this run; raise InvalidInputError without one, or a store."""
@@ -69,12 +73,6 @@ def signed_in(runtime: Runtime[Any]) -> str | None:
     return None if user is None else str(user.identity)
 
 
-def is_nested(runtime: Runtime[Any]) -> bool:
-    """Return whether another graph's node runs this graph."""
-    info = runtime.execution_info
-    return info is not None and "|" in info.checkpoint_ns  # separates the levels
-
-
 def is_resuming() -> bool:
     """Return whether this is the first step of a resumed run, or a node that is tried again."""
     return bool(ensure_config()["configurable"].get(_RESUMING))  # empty outside of a run
@@ -87,6 +85,14 @@ def has_answer() -> bool:
 
 async def call_graph(io: IO, graph: Any, state: Any, **options: Any) -> dict[str, Any]:
     """Run a compiled graph, blocking or awaiting."""
+    scratchpad: Any = ensure_config()["configurable"].get(_SCRATCHPAD)
+    run: Any = get_runtime().execution_info if scratchpad else None
+    if run and run.node_attempt > 1:
+        # LangGraph counts on from the earlier try. A resume, which counts from the first subgraph
+        # again, would not find a question that was asked in this one.
+        counter = _retry_counter(scratchpad.subgraph_counter, run.node_attempt)
+        own = {_SCRATCHPAD: replace(scratchpad, subgraph_counter=counter)}
+        options.setdefault("config", {"configurable": own})
     result: dict[str, Any] = await io.call_either(
         lambda: graph.invoke(state, **options), lambda: graph.ainvoke(state, **options)
     )

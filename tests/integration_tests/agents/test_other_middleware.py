@@ -8,6 +8,7 @@ from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
     ModelCallLimitMiddleware,
     ModelRetryMiddleware,
+    PIIMiddleware,
     SummarizationMiddleware,
     ToolCallLimitMiddleware,
     hook_config,
@@ -97,13 +98,18 @@ async def test_summarized_conversation_is_judged_with_its_last_question(bench: B
     assert revised.splitlines() == [REMOVED, "2. assistant (final answer): So sorry!"]
 
 
-async def test_answer_is_judged_after_its_question_was_summarized(bench: Bench) -> None:
+async def test_answer_is_judged_after_its_question_was_redacted_and_summarized(
+    bench: Bench,
+) -> None:
     summary = summarizing(bench, 4, keep=2)
+    redacting = PIIMiddleware("email", strategy="redact")
     track_twice = [calls("track", order="1"), calls("track", order="2")]
     AgentModel(bench.server, *track_twice, "They asked for an order.", "So sorry!")
-    result = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
+    graph = agent(bench, redacting, summary, gate(bench), tools=[track])
+    result = await bench.invoke(graph, ask("I am bob@example.com."))
     assert result["quality_gate"]["status"] == "accepted"
-    assert inputs(bench.server) == [QUESTION]
+    assert inputs(bench.server) == ["I am [REDACTED_EMAIL]."]
+    assert "bob@" not in str((await bench.state(graph)).values)
     [judged] = outputs(bench.server)
     assert judged.splitlines() == [
         REMOVED,

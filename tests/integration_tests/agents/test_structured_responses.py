@@ -4,9 +4,13 @@ from typing import Any
 
 import pytest
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from pydantic import BaseModel, Field
 
 from tests.conftest import Bench
 from tests.integration_tests.agents.support import (
+    APPROVE,
     AgentModel,
     Calls,
     agent,
@@ -52,6 +56,22 @@ async def test_failed_structured_response_is_regenerated(bench: Bench, strategy:
     for judged, text in zip(outputs(bench.server), drafts, strict=True):
         assert f'"text": "{text}"' in judged
         assert judged.count('"text"') == judged.count('"sure": true') == 1
+
+
+class Order(BaseModel):
+    """An order."""
+
+    order_id: str = Field(alias="orderId")
+
+
+async def test_approval_counts_where_a_strict_serializer_restores_field_names(bench: Bench) -> None:
+    AgentModel(bench.server, calls("Order", orderId="A7"))
+    saver = InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+    made = gate(bench, review="always", max_revisions=0)
+    graph = agent(bench, made, response_format=ToolStrategy(Order), checkpointer=saver)
+    await bench.invoke(graph, ask())
+    result = await bench.resume(graph, APPROVE)
+    assert (result["quality_gate"]["status"], len(outputs(bench.server))) == ("accepted", 1)
 
 
 @STRATEGIES

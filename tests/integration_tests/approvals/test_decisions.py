@@ -17,7 +17,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.store.sqlite import SqliteStore
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, RetryPolicy, interrupt
 from pydantic import BaseModel
 
 from memalign_graph import (
@@ -61,7 +61,7 @@ async def test_a_misspelt_tool_is_a_warning(bench: Bench, caplog: pytest.LogCapt
     _, graph, asked = await start(bench, "batched", CALL, "Done.", **own)
     await bench.resume(graph, answers(asked, APPROVE))
     [warning] = caplog.messages
-    assert warning.startswith("interrupt_on: the agent has no tool refnud, only ")
+    assert warning.startswith("interrupt_on: the model was not offered refnud, only ")
 
 
 @IN_MEMORY
@@ -575,6 +575,37 @@ async def test_in_the_functional_api_a_later_answer_counts(bench: Bench) -> None
     for decision in (APPROVE, REJECT):
         asked = work.invoke(Command(resume=answers(asked, decision)), thread("t"))
     assert (shop.ran, asked[-1].status) == ([("bob", "Hello.")], "error")
+
+
+@IN_MEMORY
+@pytest.mark.parametrize("always_ask", [[], ["refund"]])
+async def test_a_retried_call_keeps_its_ruling(bench: Bench, always_ask: list[str]) -> None:
+    """Else a retry asks, the resumed run finds the first ruling, and a rejected call runs."""
+    await trust_judge(bench)
+    ran: list[str] = []
+
+    @tool
+    def refund(order: str, amount: int) -> str:
+        """Refund an order."""
+        ran.append(f"{order} {amount}")
+        if len(ran) == 1:
+            raise ConnectionError("The connection was cut.")
+        return "Done."
+
+    options: Any = {"always_ask": always_ask, "target_agreement": TARGET, "sample_share": 0}
+    approve = create_approval_wrapper(CRITERION, {"refund": True}, **options, **models(bench))
+    node = ToolNode([refund], wrap_tool_call=approve, awrap_tool_call=approve.awaiting)
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", node, retry_policy=RetryPolicy(0, max_attempts=2, jitter=False))
+    builder.add_edge(START, "tools")
+    graph = bench.compile(builder)
+    made = AIMessage("", tool_calls=[{**REFUND, "id": "1"}])
+    result = await bench.invoke(graph, {"messages": [*ask()["messages"], made]})
+    assert questions(result) == [REFUND] * len(always_ask)
+    if always_ask:
+        result = await bench.resume(graph, answers(result, APPROVE))
+    assert (ran, results(result)) == (["A7 20"] * 2, [("success", "Done.")])
+    assert await learned(bench) == {("A7 20", True, None) for _ in always_ask}
 
 
 @IN_MEMORY

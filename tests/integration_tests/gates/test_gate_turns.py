@@ -8,7 +8,8 @@ import pytest
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, MessagesState, StateGraph, add_messages
-from langgraph.types import Command, interrupt
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, RetryPolicy, interrupt
 from pydantic import BaseModel
 
 from memalign_graph import GateVerdict, InvalidInputError, MemAlignContext, create_quality_gate_node
@@ -40,8 +41,20 @@ from tests.integration_tests.gates.support import (
 )
 from tests.loopback import ChatRequest, Rule
 
+APPROVE = {"decisions": [{"type": "approve"}]}
 AGAIN = "The cup is broken."
 LATER = "A colleague will write to you today."
+
+
+class FailsOnce(InMemoryStore):
+    def batch(self, ops: Any) -> Any:
+        error, self.error = getattr(self, "error", ConnectionError("down")), None
+        if error is not None:
+            raise error
+        return super().batch(ops)
+
+    async def abatch(self, ops: Any) -> Any:
+        return self.batch(ops)
 
 
 class Failing(Writer):
@@ -291,6 +304,34 @@ async def test_routed_turn_keeps_its_context(bench: Bench, ends: Any) -> None:
         await bench.resume(graph, reply)
     assert len(await bench.episodes(namespace=("team-a",))) == 2
     assert await bench.episodes() == []
+
+
+@pytest.mark.every_way("memory-sync", "memory-async")
+async def test_answer_counts_where_the_question_or_the_answer_needed_a_retry(bench: Bench) -> None:
+    builder = gate_on(bench, writing(Writer()), review="always", max_revisions=0)
+    policy = RetryPolicy(0, max_attempts=2, jitter=False)
+    graph = bench.compile(builder.set_node_defaults(retry_policy=policy))
+    graph.store = FailsOnce()
+    assert "__interrupt__" in await bench.invoke(graph, asked())
+    bench.server.script_embeddings(DOWN)
+    result = await bench.resume(graph, {"value": True, "rationale": "Good."})
+    assert (result["quality_gate"]["decided_by"], ended(result)) == ("expert", ("accepted", 0))
+    assert len(judgings(bench.server)) == 1
+
+
+@pytest.mark.every_way("memory-sync", "memory-async")
+async def test_request_is_kept_as_the_turn_redacted_it(bench: Bench) -> None:
+    builder = gate_on(bench, writing(Writer()), review="always", max_revisions=0)
+
+    def redact(state: Any) -> dict[str, Any]:
+        return {"messages": [HumanMessage("I am [X].", id=state["messages"][0].id)]}
+
+    builder.add_node("redact", redact)
+    builder.edges = {*builder.edges - {(START, "write")}, (START, "redact"), ("redact", "write")}
+    graph = bench.compile(builder)
+    await bench.invoke(graph, asked("I am Bob."))
+    await bench.resume(graph, APPROVE)
+    assert (await bench.state(graph)).values["_quality_gate_loop"]["asked"] == "I am [X]."
 
 
 async def test_graph_with_a_default_timeout(bench: Bench) -> None:
