@@ -1,5 +1,6 @@
 """Alignment runs: results, reports, usage and errors."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -290,6 +291,8 @@ async def test_alignment_works_after_all_feedback_was_removed(bench: Bench) -> N
     assert len(bench.memory().forget(where=lambda _: True).episode_ids) == 6
     judgment = (await bench.invoke(bench.judge_graph(), CASE, "j"))["judgment"]
     assert judgment["episode_ids"] == judgment["guideline_ids"] == []
-    report = await align(bench, records(6, topics=2), on="u")
+    assert (await align(bench, records(6, topics=2), on="t"))["feedback"]["new"] == 0
+    later = [{**row, "given_at": datetime.now(UTC).isoformat()} for row in records(6, topics=2)]
+    report = await align(bench, later, on="u")
     assert report["feedback"]["new"] == 6
     assert len(report["guidelines"]["added"]) == 2
