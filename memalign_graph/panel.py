@@ -54,7 +54,7 @@ from memalign_graph.scales import (
 )
 from memalign_graph.settings import Judge, JudgeOptions, PanelReview, PanelSettings, Settings
 from memalign_graph.state import RunInput
-from memalign_graph.types import Criterion, Example, Feedback, Judgment
+from memalign_graph.types import Criterion, Example, Judgment
 
 logger = logging.getLogger(__name__)
 
@@ -359,12 +359,8 @@ class _Panel:
         feedback = {}
         for name, fields in replies.items():
             judgment = judgments.get(name) if was_shown else None
-            if name in accesses:
-                own = replace(step, access=accesses[name])
-                feedback[name] = make_feedback(own, fields, example, judgment)
-            else:
-                saved: Any = {"example": example, "judgment": judgment, "thread_id": step.thread_id}
-                feedback[name] = Feedback(**saved, **fields).to_json()
+            access = self.resources[name].memory(step.access.store, step.settings)
+            feedback[name] = make_feedback(replace(step, access=access), fields, example, judgment)
         given = {name: fields for name, fields in feedback.items() if fields is not None}
         return {"feedback": given, "aggregate": self._aggregated(state["judgments"], given)}
 

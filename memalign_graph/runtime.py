@@ -70,7 +70,9 @@ def saved_thread_id(runtime: Runtime[Any]) -> str | None:
 def signed_in(runtime: Runtime[Any]) -> str | None:
     """Return the identity of the Agent Server's user; None without a sign-in."""
     user = getattr(getattr(runtime, "server_info", None), "user", None)
-    return None if user is None else str(user.identity)
+    identity = getattr(user, "identity", None)  # an API key of LangSmith may have none
+    # Studio's own user is not authenticated.
+    return str(identity) if identity and getattr(user, "is_authenticated", True) else None
 
 
 def is_resuming() -> bool:

@@ -24,7 +24,7 @@ from memalign_graph.io import SYNC, run_sync
 from memalign_graph.prompts.fences import as_text
 from memalign_graph.types import Criterion
 
-_ANONYMOUS = ("default", "User", "")  # MLflow's source ids of people without a name
+_ANONYMOUS = ("default", "User", "", None)  # MLflow's source ids of people without a name
 
 
 def as_mlflow_scorer(graph: Runnable[Any, Any], **options: Any) -> Any:
@@ -91,9 +91,9 @@ def feedback_from_mlflow(
     ```
 
     People's assessments with the criterion's name count, in upper or lower case. Assessments by
-    judges and code, of sessions, and overridden ones, do not. A rationale that repeats a judge's is
-    left out. Inputs and outputs are those of the root span, or of the span that the assessment is
-    on. Expectations become the `reference_outputs`.
+    judges and code, of sessions, and overridden ones, do not. A correction that keeps the judge's
+    rationale is imported without it. Inputs and outputs are those of the root span, or of the span
+    that the assessment is on. Expectations become the `reference_outputs`.
 
     Args:
         traces: MLflow's traces, their `to_dict()` or `to_json()`, or MLflow's table of traces.
@@ -124,15 +124,16 @@ def _add_assessments(
         if item.get("valid") is not False and item.get("assessment_id") not in replaced.values()
     ]
     for item in assessments:
-        feedback = item.get("feedback")
-        if not isinstance(feedback, Mapping):
+        if not isinstance(item.get("feedback"), Mapping):
             continue  # an expectation, or a reference to an issue
         with rejecting(imported, item.get("assessment_id")):
             if reason := _skip_reason(item, name, active):
                 imported.passed_over[reason] += 1
                 continue
-            # Judges' words, with which MLflow's form for a correction starts.
-            words = [each.get("rationale") for each in assessments if _source_type(each) != "HUMAN"]
+            # MLflow's form for a correction starts with the judge's words.
+            is_judges = item.get("overrides") and item.get("rationale") in [
+                each.get("rationale") for each in assessments if _source_type(each) != "HUMAN"
+            ]
             author, feedback_id = item["source"].get("source_id"), item.get("assessment_id")
             if author in _ANONYMOUS:
                 author = None
@@ -142,9 +143,9 @@ def _add_assessments(
             add_feedback(
                 imported,
                 criterion.scale,
-                value=none_if_empty(feedback.get("value")),
+                value=none_if_empty(item["feedback"].get("value")),
                 example=_example(trace, item.get("span_id"), active),
-                rationale=None if item.get("rationale") in words else item.get("rationale"),
+                rationale=None if is_judges else item.get("rationale"),
                 author=author,
                 id=feedback_id,
                 given_at=item.get("last_update_time") or item.get("create_time"),

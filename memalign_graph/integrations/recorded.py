@@ -3,10 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from langchain_core.messages import BaseMessage, convert_to_openai_messages
+from langgraph.graph.message import add_messages
 from pydantic import Field
 from pydantic_core import to_jsonable_python
 
@@ -123,8 +124,11 @@ def _turn_fields(inputs: Any, outputs: Any) -> Fields:
     if request is None and inputs is None and from_user:
         # agentevals' evaluators get a conversation without inputs.
         return {"inputs": _plain(from_user)[0]["content"], "outputs": conversation}
-    # A graph takes its messages in short forms, too, and returns them as messages.
+    # A graph takes its messages in short forms, too, and mostly returns them as messages.
     is_state = isinstance(inputs, Mapping) and inputs.keys() == {"messages"}
+    if is_state and request is None and not from_user:
+        with suppress(NotImplementedError, ValueError):
+            return _turn_fields(add_messages([], inputs["messages"]), outputs)
     turn = read_turn(conversation, {})
     seen = what_gate_sees(turn, "messages", "turn") if from_user and (request or is_state) else None
     return seen or {"inputs": request or inputs, "outputs": reply}

@@ -138,10 +138,9 @@ def make_feedback(
     """
     if fields is None:
         return None
-    shared: Any = {"example": example, "judgment": judgment, "thread_id": step.thread_id}
     if "id" not in fields:  # an id distinguishes experts without names
-        shared["author"] = signed_in(step.runtime)
-    undated = Feedback(**shared | fields)
+        fields = {"author": signed_in(step.runtime), **fields}
+    undated = Feedback(example=example, judgment=judgment, thread_id=step.thread_id, **fields)
     if undated.judgment is not None:
         _check_criterion(step, undated.judgment)
     feedback = date_reply(step, undated, fields.get("given_at"))

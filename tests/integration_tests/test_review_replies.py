@@ -293,6 +293,19 @@ async def test_reply_without_an_author_is_by_the_signed_in_user(
     assert (episode.author, episode.feedback_id) == expected
 
 
+@pytest.mark.parametrize(("identity", "is_authenticated"), [("studio", False), (None, True)])
+async def test_reply_of_a_user_without_a_sign_in_or_identity_is_anonymous(
+    bench: Bench, identity: str | None, *, is_authenticated: bool
+) -> None:
+    """As LangSmith's Studio, and an API key of LangSmith that is no user's."""
+    graph = bench.review_graph()
+    await graph.ainvoke(CASE, thread("t"))
+    user = SimpleNamespace(identity=identity, is_authenticated=is_authenticated)
+    config: Any = {"configurable": {"thread_id": "t", "langgraph_auth_user": user}}
+    await graph.ainvoke(Command(resume=COLD), config)
+    assert [episode.author for episode in await bench.episodes()] == [None]
+
+
 @pytest.mark.parametrize("change", ["revised", "forgotten", "said again"])
 async def test_reply_that_was_stored_before_gives_way_to_what_the_expert_said_since(
     bench: Bench, change: str

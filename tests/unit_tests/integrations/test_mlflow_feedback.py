@@ -47,8 +47,9 @@ def test_overridden_and_automatic_assessments_do_not_count() -> None:
     assert parsed.passed_over == {"it was overridden by another": 1, by_judge: 1}
 
 
-def test_anonymous_override_replaces_the_feedback_it_corrects() -> None:
-    anonymous = {"source": {"source_type": "HUMAN", "source_id": "default"}}
+@pytest.mark.parametrize("source_id", ["default", "User", "", None])
+def test_anonymous_override_replaces_the_feedback_it_corrects(source_id: str | None) -> None:
+    anonymous = {"source": {"source_type": "HUMAN", "source_id": source_id}}
     first = assessment(**anonymous)
     second = assessment(**anonymous, assessment_id="a-2", overrides="a-1")
     last = assessment(**anonymous, assessment_id="a-3", overrides="a-2", feedback={"value": False})
@@ -65,9 +66,10 @@ def test_rationale_of_the_judge_is_not_that_of_its_corrector() -> None:
     page = {"source": {"source_type": "HUMAN", "source_id": "User"}, "feedback": {"value": False}}
     corrected = {**judged, **page, "assessment_id": "a-2", "overrides": "a-1", "valid": True}
     other = assessment(**page, assessment_id="a-3", rationale="Cold.")
-    imported = read(trace(judged, corrected, other)).feedback
+    same_words = assessment(assessment_id="a-4", rationale="Polite.")
+    imported = read(trace(judged, corrected, other, same_words)).feedback
     labels = [(item.value, item.rationale, item.author) for item in imported]
-    assert labels == [(False, None, None), (False, "Cold.", None)]
+    assert labels == [(False, None, None), (False, "Cold.", None), (True, "Polite.", "ann")]
     assert imported[0].episode_id != imported[1].episode_id
 
 

@@ -158,13 +158,19 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
     ),
     "text": ("Q", "A", Example(inputs="Q", outputs="A")),
     **{
-        f"a graph, asked as {short}": (
+        f"a graph, asked as {short}, that returns {len(returned)} messages": (
             {"messages": short},
-            {"messages": [ASKED, *STEPS]},
+            {"messages": returned},
             judged(ASKED, *STEPS),
         )
         for short in ("Refund A7.", [["user", "Refund A7."]], openai(ASKED))
+        for returned in ([ASKED, *STEPS], STEPS)
     },
+    "messages in no form": (
+        {"messages": 7},
+        {"messages": STEPS},
+        Example(inputs={"messages": 7}, outputs=STEPS),
+    ),
 }
 
 
