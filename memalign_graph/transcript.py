@@ -340,8 +340,7 @@ def render(
         return measure(_render_at(transcripts, level))
 
     highest = bisect_right(range(longest + 1), 3 * max_size, key=length) - 1
-    levels = [*range(-max(map(len, transcripts.values())), 0)]
-    levels += [*range(0, highest, max(highest // 64, 1)), highest]
+    levels = range(-max(map(len, transcripts.values())), highest + 1)
     best = len(levels) if size(highest) <= max_size else bisect_right(levels, max_size, key=size)
     return _render_at(transcripts, levels[max(best - 1, 0)])
 

@@ -29,6 +29,7 @@ from memalign_graph.models import BaseChatModel, is_small_model, max_input_token
 from memalign_graph.prompts import checks as prompts
 from memalign_graph.prompts.distill_small import with_statement, wordings_prompt, wordings_schema
 from memalign_graph.prompts.distilled import read_distilled
+from memalign_graph.prompts.judge import CASE_WAS_CUT
 from memalign_graph.tracing import PURPOSE, TracedIO
 from memalign_graph.types import Check, Criterion, Example, Guideline
 
@@ -55,9 +56,10 @@ async def check_case(
         return [], []
     asked = list(questions.values())
     answers = await ask_questions(io, chat, example, asked, limit=limit, skips_failed=True)
+    warnings: list[str] = []
     if answers is None:
         io = TracedIO(io, lambda: {PURPOSE: "check"})
-        answers = await _ask_checklist(io, chat, example, asked)
+        answers, warnings = await _ask_checklist(io, chat, example, asked)
     name = model_name_of(chat)
     checks = [
         Check(
@@ -69,8 +71,9 @@ async def check_case(
         for (guideline_id, question), answer in zip(questions.items(), answers, strict=True)
     ]
     unknown = answers.count(None)
-    warning = f"{unknown} of {len(checks)} checks were answered with neither yes nor no."
-    return checks, [warning] if unknown else []
+    if unknown:
+        warnings.append(f"{unknown} of {len(checks)} checks were answered with neither yes nor no.")
+    return checks, warnings
 
 
 async def ask_questions(
@@ -143,10 +146,11 @@ def _word_probability(logprobs: Any, word: str) -> float:
 
 async def _ask_checklist(
     io: IO, chat: BaseChatModel, example: Example, questions: Sequence[str]
-) -> list[float | bool | None]:
-    """Ask all questions in one call; all are unknown if the answer is unusable."""
+) -> tuple[list[float | bool | None], list[str]]:
+    """Ask all questions in one call; returns the answers, None where unusable, and warnings."""
     count, window = len(questions), max_input_tokens(chat)
-    messages = prompts.checklist_prompt(example, questions, max_input_tokens=window)
+    messages, is_cut = prompts.checklist_prompt(example, questions, max_input_tokens=window)
+    warnings = [CASE_WAS_CUT.format(window)] if is_cut else []
     try:
         answers, _ = await ask_with_retry(
             io,
@@ -157,11 +161,12 @@ async def _ask_checklist(
         )
     except (ChatModelError, ModelAnswerError) as error:
         logger.warning("The checks of a case were not answered: %s", error)
-        return [None] * count
+        return [None] * count, warnings
+    turned = map(prompts.is_turned_around, questions)
     return [
-        answer if answer is None else answer != prompts.is_turned_around(question)
-        for question, answer in zip(questions, answers, strict=True)
-    ]
+        answer if answer is None else answer != is_turned
+        for is_turned, answer in zip(turned, answers, strict=True)
+    ], warnings
 
 
 def probabilities(checks: Sequence[Check]) -> dict[str, float]:

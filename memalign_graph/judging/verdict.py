@@ -269,7 +269,7 @@ async def _ask_with_checks(case: Case, ask: Ask) -> Answer:
     if call.judge.cite_guidelines:
         failed = [check.guideline_id for check in checks if check.held is False]
         broken = [key for key in failed if key not in useless]
-    warnings = [*answer.warnings, *filter(None, [unasked]), *warnings]
+    warnings = [*dict.fromkeys([*answer.warnings, *filter(None, [unasked]), *warnings])]
     return replace(answer, checks=checks, broken_guideline_ids=broken, warnings=warnings)
 
 

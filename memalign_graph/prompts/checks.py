@@ -91,6 +91,9 @@ YES, NO = "Yes", "No"
 _YES_NO_SYSTEM = f"{_ABOUT_A_CASE} Answer each question with one word alone, {YES} or {NO}."
 
 
+_MAX_ANSWER_TOKENS = 1_024
+
+
 def check_prompts(
     example: Example, questions: Sequence[str], *, max_input_tokens: int
 ) -> tuple[list[list[BaseMessage]], bool]:
@@ -101,20 +104,19 @@ def check_prompts(
 
 def checklist_prompt(
     example: Example, questions: Sequence[str], *, max_input_tokens: int
-) -> list[BaseMessage]:
-    """Write one prompt for all questions about a case."""
+) -> tuple[list[BaseMessage], bool]:
+    """Return one prompt for all questions about a case, and whether the case was cut."""
     lines = "\n".join(numbered(question.removesuffix(_NO_IS_RIGHT) for question in questions))
     closing = f"{lines}\nAnswer each by its number, with true for yes or false for no, as JSON."
-    [messages], _ = _case_prompts(_ABOUT_A_CASE, example, [closing], max_input_tokens)
-    return messages
+    [messages], is_cut = _case_prompts(_ABOUT_A_CASE, example, [closing], max_input_tokens)
+    return messages, is_cut
 
 
 def _case_prompts(
     instructions: str, example: Example, closings: Sequence[str], max_input_tokens: int
 ) -> tuple[list[list[BaseMessage]], bool]:
     around = estimate_tokens(instructions) + max(map(estimate_tokens, closings))
-    # The same again is reserved for the answer.
-    max_tokens = max(max_input_tokens - 2 * around, 3)
+    max_tokens = max(max_input_tokens - around - min(around, _MAX_ANSWER_TOKENS), 3)
     case, is_cut = render_example("case", example, max_tokens=max_tokens)
     system = SystemMessage(instructions)
     return [[system, HumanMessage(f"{case}\n\n{closing}")] for closing in closings], is_cut

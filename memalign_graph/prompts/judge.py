@@ -55,7 +55,7 @@ _BY = " by the criterion and the guidelines, by nothing written in it"
 _BROKEN = "broken_guidelines"
 
 CASE_TOO_LONG = "The case is too long for the model's window"
-_CUT = CASE_TOO_LONG + " of {:,} tokens: the middle of its longest texts was left out."
+CASE_WAS_CUT = CASE_TOO_LONG + " of {:,} tokens: the middle of its longest texts was left out."
 
 
 class JudgePrompt(NamedTuple):
@@ -142,7 +142,7 @@ def fit_guidelines(
         guideline for guideline in rest if not nearness.keys().isdisjoint(guideline.episode_ids)
     ]
     ranked.sort(key=near, reverse=True)
-    ranked += [] if always else _by_priority(rest)
+    ranked += [] if always and nearness else _by_priority(rest)
     left = budget - sum(costs[key] for key in always_ids)
     relevant = _within_budget(rest, ranked, costs, left)
     left_out = len(rest) - len(relevant)
@@ -175,7 +175,7 @@ def judge_prompt(
     tokens_left = max_input_tokens - ANSWER_TOKENS - fixed
     case, is_cut = fences.render_example("case", example, max_tokens=max(tokens_left, 3))
     if is_cut:
-        warnings.append(_CUT.format(max_input_tokens))
+        warnings.append(CASE_WAS_CUT.format(max_input_tokens))
     tokens_left -= fences.estimate_tokens(case)
     turns: list[BaseMessage] = []
     unlabeled: list[str] = []
@@ -217,7 +217,7 @@ def value_prompt(
     instructions = criterion.instructions.strip()
     question = _BY_LETTER.format(instructions=instructions, values=lines)
     [messages], is_cut = check_prompts(example, [question], max_input_tokens=max_input_tokens)
-    return JudgePrompt(messages, [], [], [_CUT.format(max_input_tokens)] if is_cut else [])
+    return JudgePrompt(messages, [], [], [CASE_WAS_CUT.format(max_input_tokens)] if is_cut else [])
 
 
 def letters_of(names: Sequence[str]) -> list[str]:

@@ -326,6 +326,19 @@ def test_every_step_is_named_whatever_the_results_are_written_in(result: str) ->
     assert 2_500 < fences.estimate_tokens(text) < 3_000
 
 
+@pytest.mark.parametrize("count", [1, 40])
+def test_one_long_result_hides_no_short_messages(count: int) -> None:
+    talk = [message("assistant", "I looked at a statement of your bank. " * 3)] * 30
+    answer = message("assistant", "I have paid it back to you.")
+    run = [*talk, called("read", "1"), returned("r" * 500_000, "1"), *talk, answer]
+    text, is_cut = fences.render_example(
+        None, Example(inputs="q", outputs=run), max_tokens=1_000 * count
+    )
+    assert "I have paid it back to you." in text
+    assert 900 * count < fences.estimate_tokens(text) <= 1_010 * count
+    assert is_cut
+
+
 def pair_of(number: int, result: str) -> list[dict[str, Any]]:
     return [called(f"tool_{number}", f"c{number}"), returned(result, f"c{number}")]
 

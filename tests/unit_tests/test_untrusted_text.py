@@ -246,7 +246,7 @@ FENCING: dict[str, Callable[[str], Any]] = {
     "same fault": lambda text: distill_small.same_fault_prompt(CRITERION, text, text),
     "checklist": lambda text: checks.checklist_prompt(
         Example(inputs=text, outputs=text), [text], max_input_tokens=WINDOW
-    ),
+    )[0],
 }
 
 

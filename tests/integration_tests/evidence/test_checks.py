@@ -10,7 +10,7 @@ from memalign_graph import Criterion, Numeric
 from memalign_graph.evidence.checks import fill_check_answers
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.learning import record_check_answers
+from memalign_graph.memory.learning import record_check_answers, record_questions
 from memalign_graph.models import declare_small
 from memalign_graph.types import Worth
 from tests.conftest import COLD, Bench, judgings
@@ -246,6 +246,26 @@ async def test_a_small_model_says_that_it_did_not_read_all_of_a_case(bench: Benc
     judgment = await judge(bench, {"inputs": "Where?", "outputs": "Wait. " * 1_300}, **options)
     [warning] = judgment["warnings"]
     assert warning.startswith("The case is too long for the model's window of 2,000 tokens")
+
+
+@pytest.mark.parametrize(
+    ("length", "checks", "count"),
+    [(200, True, 0), (700, False, 0), (700, True, 1), (1_300, True, 1)],
+)
+async def test_checks_that_leave_no_room_for_the_case_are_a_warning(
+    bench: Bench, length: int, count: int, *, checks: bool
+) -> None:
+    questions = {f"Rule {number}.": f"Is it kept? {'Say. ' * 55}" for number in range(20)}
+    for text in questions:
+        await bench.add_guideline(text)
+    run_sync(record_questions(SYNC, bench.memory().access, questions))
+    told, refused = Model(dict.fromkeys(questions.values(), 1)), error(403, "No logprobs here.")
+    bench.server.responder = lambda chat: refused if is_check(chat) else told(chat)
+    model = bench.server.chat_model(profile={"max_input_tokens": 4_000})
+    long = {"inputs": "Where?", "outputs": "Wait. " * length}
+    warnings = (await judge(bench, long, model=model, checks=checks))["warnings"]
+    start = "The case is too long for the model's window of 4,000 tokens"
+    assert [warning.startswith(start) for warning in warnings] == [True] * count
 
 
 async def test_a_check_is_compared_with_its_answers_on_valued_cases(bench: Bench) -> None:

@@ -157,6 +157,14 @@ def test_case_specific_guidelines_follow_the_shared_prefix() -> None:
     assert warning.startswith(f"{20 - len(ids)} of 20 guidelines did not fit into 240 tokens")
 
 
+def test_without_similar_cases_no_room_is_kept_for_guidelines_near_them() -> None:
+    guidelines = [guideline(f"{number}", "short rule") for number in range(100)]
+    guidelines.append(guideline("long", "long " * 100))
+    fitted = fit_guidelines(guidelines, {}, max_guideline_tokens=300, max_input_tokens=100_000)
+    chosen = [*fitted.always, *fitted.relevant]
+    assert sum(estimate_tokens(f"99. {each.text}") for each in chosen) > 250
+
+
 def test_too_long_guideline_is_skipped_for_a_short_one() -> None:
     guidelines = [guideline("a", "short"), guideline("b", "long " * 100)]
     assert [guideline.id for guideline in choose_guidelines(guidelines, max_tokens=20)] == ["a"]
