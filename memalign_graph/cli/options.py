@@ -179,7 +179,7 @@ class MemoryLocation:
         from memalign_graph.memory.facts import check_namespace
 
         if self.namespace is None and self.criterion.judge.get("require_namespace"):
-            raise InvalidInputError("--namespace: none was given, and --criterion requires one.")
+            raise InvalidInputError("--namespace: give one, as --criterion has require_namespace.")
         with option_errors():
             check_namespace(self.context["namespace"])
         check_database(self.memory, "--memory", holds="store" if must_exist else None)

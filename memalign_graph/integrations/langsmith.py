@@ -312,7 +312,7 @@ def feedback_from_langsmith(
         run_id = item.get("run_id")
         with rejecting(imported, item.get("id")):
             run = runs_by_id.get(run_id, {})
-            if run.get("inputs") is run.get("outputs") is None:
+            if run.get("inputs") is None and run.get("outputs") is None:
                 raise InvalidInputError(f"runs: give run {run_id}, with inputs and outputs.")
             value, comments = item.parse(scale)
             add_feedback(

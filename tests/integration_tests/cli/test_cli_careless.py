@@ -43,7 +43,7 @@ def test_unreadable_files(shell: Shell, name: str, content: bytes | None, says: 
 
 def test_file_can_require_a_namespace(shell: Shell) -> None:
     shell.settings(judge={"require_namespace": True})
-    refusal = "--namespace: none was given, and --criterion requires one."
+    refusal = "--namespace: give one, as --criterion has require_namespace."
     assert shell.align(ANN).refusal == refusal
     assert shell.memory("list").refusal == refusal
     shell.align(ANN, options=["--namespace", "acme"])
