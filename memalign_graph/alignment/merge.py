@@ -275,7 +275,7 @@ class ProposalMerger:
                     guideline_id=key,
                     text=guideline.text,
                     question=guideline.question,
-                    before=before.text if before and is_reworded else None,
+                    before=before.text if before else None,
                     episode_ids=new_sources,
                 )
                 operations.append(operation)

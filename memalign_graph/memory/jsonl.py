@@ -8,6 +8,7 @@ import base64
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from shutil import copymode
@@ -100,8 +101,8 @@ async def import_jsonl(
         existing = active.get(key)
         sources = {each: hashes[each] for each in guideline.episode_ids if each in hashes}
         is_whole = len(sources) == len(guideline.episode_ids)
-        is_newer = existing is not None and existing.updated_at >= guideline.updated_at
-        if is_newer or guideline_with_text(active_guidelines, guideline.text, except_id=key):
+        stays = existing is not None and _rank(existing) >= _rank(guideline)
+        if stays or guideline_with_text(active_guidelines, guideline.text, except_id=key):
             left_out += existing != guideline
             continue
         left_out += not is_whole
@@ -130,6 +131,11 @@ async def import_jsonl(
     if changed or any(change.values()):
         await write_fact(io, access, purges, "import", change, author=author, episodes=changed)
     return list(view.episodes(read.episodes).values())
+
+
+def _rank(guideline: Guideline) -> tuple[bool, datetime]:
+    """Rank wordings of one guideline: by hand first, then newer ones."""
+    return guideline.origin == "expert", guideline.updated_at
 
 
 def _distilled(episodes: Mapping[str, Episode]) -> set[tuple[str, str]]:

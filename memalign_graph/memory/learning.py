@@ -218,7 +218,7 @@ def _valid(
             is_changed(operation.guideline_id, operation.before, text)
             or is_changed(operation.superseded_by, operation.superseding_text)
             or (
-                operation.action == "revise"
+                operation.action in ("add", "revise")
                 and operation.guideline_id not in active
                 and normalize_text(text or "") not in texts
             )

@@ -34,6 +34,14 @@ async def ask(bench: Bench, **options: Any) -> tuple[Graph, Any]:
     return graph, interrupt
 
 
+async def edit_or_remove(bench: Bench, key: str, text: str | None) -> None:
+    """Reword a guideline by hand; without a text, remove it."""
+    if text is None:
+        await bench.call(bench.memory(), "remove_guideline", key)
+    else:
+        await bench.call(bench.memory(), "edit_guideline", key, text)
+
+
 @EVERY_WAY
 async def test_all_conflicts_are_in_one_interrupt(bench: Bench) -> None:
     graph, interrupt = await ask(bench, batch_size=1)
@@ -96,6 +104,20 @@ async def test_decision_keeps_guidelines_that_were_edited(bench: Bench, keep: st
     assert {guideline.text for guideline in await bench.guidelines()} == {edited, NEW_A}
     [warning] = report["warnings"]
     assert warning.startswith(f"{NEW_A if keep == 'first' else edited!r} stays: its text,")
+
+
+@pytest.mark.parametrize("text", ["On #b thank them once.", None])
+async def test_what_an_expert_does_while_it_waits_stands(bench: Bench, text: str | None) -> None:
+    bench.server.responder = Model(distil=guideline_per_comment)
+    graph = alignment(bench, conflicts="ask")
+    await align(bench, [comment(1, OLD_A), comment(2, OLD_B)], graph)
+    feedback = [comment(3, NEW_A), comment(4, OLD_B, author="bob")]
+    await bench.invoke(graph, {"feedback": feedback}, "u")
+    _, rule = await bench.guidelines()
+    await edit_or_remove(bench, rule.id, text)
+    await settle(bench, graph, "second", on="u")
+    assert {guideline.text for guideline in await bench.guidelines()} == {NEW_A, text} - {None}
+    assert [each.author for each in await bench.episodes() if each.status == "pending"] == ["bob"]
 
 
 async def test_decision_on_a_guideline_that_the_same_run_rewords_counts(bench: Bench) -> None:

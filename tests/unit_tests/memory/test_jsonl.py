@@ -224,6 +224,19 @@ def test_guideline_with_a_text_of_this_memory_is_left_out(
     assert memory.guidelines() == [own]
 
 
+def test_guideline_that_an_expert_reworded_keeps_these_words(memory: JudgeMemory) -> None:
+    learn(memory, op("add", memory.remember(comment("one")), text="Say sorry."))
+    other = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    other.import_jsonl(memory.export_jsonl())
+    [rule] = memory.guidelines()
+    edited = memory.edit_guideline(rule.id, "Say sorry once.")
+    learn(other, op("add", other.remember(comment("two")), text="Say sorry."))
+    memory.import_jsonl(other.export_jsonl())
+    assert memory.guidelines() == [edited]
+    other.import_jsonl(memory.export_jsonl())
+    assert [guideline.text for guideline in other.guidelines()] == ["Say sorry once."]
+
+
 def test_vectors_of_other_texts_are_left_out(memory: JudgeMemory) -> None:
     lines = [line for line in exported().splitlines() if '"inputs": "two"' not in line]
     memory.import_jsonl(lines)
