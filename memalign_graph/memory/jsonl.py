@@ -159,8 +159,8 @@ def _read_lines(criterion: Criterion, lines: Iterable[str]) -> "_ImportReader":
 
 async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") -> None:
     for embedder, items in read.vectors.items():
-        existing = await first_item(io, access, access.layout.vectors(embedder))
-        dimensions = {len(decode_vector(item["vector"])) for item in [*existing, *items.values()]}
+        old = await first_item(io, access, access.layout.vectors(embedder))
+        dimensions = {len(decode_vector(item["vector"])) for item in (old, *items.values()) if item}
         if len(dimensions) > 1:
             raise InvalidInputError(
                 f"vector: the vectors of the embeddings {embedder} have different dimensions "

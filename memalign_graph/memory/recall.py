@@ -256,7 +256,7 @@ async def _store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vec
     index, namespace, dimension = access.view.index, access.layout.vectors(access.embedder.id), None
     if vectors and index.dimension is None:
         stored = await first_item(io, access, namespace)
-        dimension = len(read_vector(stored[0])) if stored else None
+        dimension = len(read_vector(stored)) if stored else None
     index.check(vectors.values(), dimension)
     items = {
         key: {"key": key, "embedder": access.embedder.id, "vector": encode_vector(vector)}
@@ -265,12 +265,12 @@ async def _store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vec
     await access.put(io, namespace, items)
 
 
-async def first_item(io: IO, access: MemoryAccess, namespace: Namespace) -> Sequence[Item]:
-    """Return a list with one item of a namespace, or an empty one."""
+async def first_item(io: IO, access: MemoryAccess, namespace: Namespace) -> Item:
+    """Return one item of a namespace; empty if there is none."""
     [items] = await access.search(io, SearchOp(namespace, limit=1))
     if not items:  # the first may be in a namespace below
         [items] = await access.search(io, namespace)
-    return items[:1]
+    return items[0] if items else {}
 
 
 async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespace]:
@@ -280,8 +280,7 @@ async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespa
     [namespaces] = await io.batch(access.store, [search])
     by_embedder: dict[str, Namespace] = {}
     for namespace in sorted(map(tuple, namespaces)):
-        items = await first_item(io, access, namespace)
-        embedder = items[0].get("embedder") if items else None
+        embedder = (await first_item(io, access, namespace)).get("embedder")
         # A deeper namespace may be another memory's, of a criterion named like a kind.
         if isinstance(embedder, str) and access.layout.vectors(embedder) == namespace:
             by_embedder[embedder] = namespace
