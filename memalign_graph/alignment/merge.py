@@ -6,7 +6,7 @@ contradictions. The code decides which guidelines are merged or retired.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -28,7 +28,12 @@ from memalign_graph.memory.guidelines import (
     newest,
     outweighs,
 )
-from memalign_graph.memory.learning import OUTWEIGHED, bylines_by_episode, commit_lesson
+from memalign_graph.memory.learning import (
+    OUTWEIGHED,
+    bylines_by_episode,
+    commit_lesson,
+    valid_operations,
+)
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import embed
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens
@@ -62,6 +67,8 @@ class MergeResult:
     """Contradictions, in a stable order."""
     warnings: list[str]
     """Guidelines that stay: they are newer than the feedback against them, or outweigh it."""
+    left_pending: set[str]
+    """The episodes of proposals to change guidelines that changed meanwhile."""
 
 
 async def merge_proposals(
@@ -102,7 +109,7 @@ async def merge_proposals(
         )
         for conflict in merged.conflicts
     ]
-    return MergeResult(merged.operations, conflicts, merged.warnings)
+    return replace(merged, conflicts=conflicts)
 
 
 async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
@@ -187,10 +194,13 @@ class ProposalMerger:
 
         Without any, all guidelines are compared with each other.
         """
-        operations = [operation for batch in proposals for operation in batch]
         self._before = {guideline.id: guideline for guideline in guidelines}
+        operations, self._left_pending = valid_operations(
+            [operation for batch in proposals for operation in batch], self._before, set()
+        )
         self._bylines = bylines
         self._proposed = {key for operation in operations for key in operation.episode_ids}
+        self._proposed -= self._left_pending
         self._table = GuidelineTable(self._before, usable_sources=self._proposed, bylines=bylines)
         self._changed_ids: set[str | None] = set() if proposals else {*self._before}
         self._contradictions: list[tuple[str, str]] = []
@@ -232,7 +242,8 @@ class ProposalMerger:
             for key, guideline in self._table.after.items()
             if key in self._table.outweighing.keys() - opposed
         ]
-        return MergeResult(self._operations(), conflicts, list(map(OUTWEIGHED.format, staying)))
+        warnings = list(map(OUTWEIGHED.format, staying))
+        return MergeResult(self._operations(), conflicts, warnings, self._left_pending)
 
     def _add_proposal(self, operation: GuidelineOperation) -> None:
         target = self._table.after.get(operation.guideline_id or "")

@@ -150,7 +150,7 @@ async def commit_lesson(
     active = {guideline.id: guideline for guideline in guidelines}
     # A model that read purged feedback may repeat it in any operation.
     purged = bool(view.purges(gone - episodes.keys()))
-    valid, left_pending = ([], same) if purged else _valid(operations, active, gone)
+    valid, left_pending = ([], same) if purged else valid_operations(operations, active, gone)
     left_pending = left_pending | {*skipped_episode_ids}
     fresh = same - left_pending
     if not is_redistilling:
@@ -196,7 +196,7 @@ async def commit_lesson(
     }
 
 
-def _valid(
+def valid_operations(
     operations: Sequence[GuidelineOperation], active: Mapping[str, Guideline], gone: set[str]
 ) -> tuple[list[GuidelineOperation], set[str]]:
     """Return the operations that still apply, and the episodes of the others.

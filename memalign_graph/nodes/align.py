@@ -304,6 +304,7 @@ async def consolidate_guidelines(step: _Call) -> StateUpdate:
     unresolved = [] if asks else unresolved_warnings(merged.conflicts, resolved)
     return step.learned(
         operations=dump_operations([*merged.operations, *resolved]),
+        left_pending=sorted(merged.left_pending),
         conflicts=[conflict.model_dump(mode="json") for conflict in merged.conflicts],
         warnings=step.warnings(*unmerged, *unresolved, *merged.warnings),
     )
@@ -377,6 +378,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             operations,
             read,
             prompts=lesson["prompts"],
+            skipped_episode_ids=lesson.get("left_pending", []),
             failed=lesson.get("failed_attempts", []),
             reason="align",
         )

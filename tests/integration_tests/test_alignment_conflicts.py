@@ -6,8 +6,15 @@ import pytest
 
 from memalign_graph import MemAlignWarning
 from memalign_graph.agreement import krippendorff_alpha
+from memalign_graph.io import run_sync
 from tests.conftest import EVERY_WAY, Bench, Graph
-from tests.integration_tests.alignment_model import Model, guideline_per_comment, retire
+from tests.integration_tests.alignment_model import (
+    Model,
+    add,
+    guideline_per_comment,
+    retire,
+    revise,
+)
 from tests.integration_tests.alignment_support import (
     align,
     alignment,
@@ -117,6 +124,23 @@ async def test_what_an_expert_does_while_it_waits_stands(bench: Bench, text: str
     await edit_or_remove(bench, rule.id, text)
     await settle(bench, graph, "second", on="u")
     assert {guideline.text for guideline in await bench.guidelines()} == {NEW_A, text} - {None}
+    assert [each.author for each in await bench.episodes() if each.status == "pending"] == ["bob"]
+
+
+@pytest.mark.parametrize("text", ["On #b thank them once.", None])
+async def test_what_an_expert_does_while_it_distils_stands(bench: Bench, text: str | None) -> None:
+    bench.server.responder = Model(distil=guideline_per_comment)
+    await align(bench, [comment(1, OLD_B)])
+    [rule] = await bench.guidelines()
+
+    def distil(_: ChatRequest) -> Any:
+        run_sync(edit_or_remove(bench, rule.id, text))
+        return {"operations": [revise("G1", "On #b thank them warmly."), add(OTHER, "F2")]}
+
+    bench.server.responder = Model(distil=distil)
+    feedback = [comment(2, OLD_B, author="bob"), comment(3, OTHER, author="cem")]
+    await align(bench, feedback, alignment(bench), "u")
+    assert {guideline.text for guideline in await bench.guidelines()} == {OTHER, text} - {None}
     assert [each.author for each in await bench.episodes() if each.status == "pending"] == ["bob"]
 
 
