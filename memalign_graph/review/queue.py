@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,9 +19,7 @@ from memalign_graph.interrupts import case_payload
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE
-from memalign_graph.memory.index import Vector, decode_vector
 from memalign_graph.memory.judgments import KeptJudgment, find_judgment, readable
-from memalign_graph.memory.recall import stored_vectors
 from memalign_graph.models import drop_oldest
 from memalign_graph.review import threads
 from memalign_graph.review.answers import Answer, Answers
@@ -37,7 +35,6 @@ from memalign_graph.runtime import JudgeResources
 from memalign_graph.settings import Judge
 
 _MAX_LISTED = 100
-_MAX_COMPARED = 500  # cases that are compared to choose those that are like most others
 _LISTING_TTL_S = 5.0
 _READ_SHARE = 50  # a source that takes 1 s to read is read once in 50 s
 _MAX_OPENED = 1_000  # cases that browsers may have open
@@ -131,7 +128,13 @@ class ReviewQueue:
             and not (task.id.startswith("j-") and task.judgment_ids <= settled)
         ]
         tasks.sort(
-            key=lambda task: (task.skipped, bool(task.held_by), task.rank, task.asked_at, task.id)
+            key=lambda task: (
+                task.skipped,
+                bool(task.held_by),
+                task.can_wait,
+                task.asked_at,
+                task.id,
+            )
         )
         total = sum(listing.total for listing in listings) - len(listed) + len(tasks)
         return tasks, max(total, len(tasks))
@@ -211,62 +214,26 @@ class ReviewQueue:
             if item["judgment"]["id"] not in answered
             and datetime.fromisoformat(item["kept_until"]) > now
         ]
-        pending.sort(key=lambda item: (item["kept_until"], item["judgment"]["id"]))
-        tasks, ranked = [], await self._ranked(access, pending)
-        for rank, item in ranked:
+        # The random sample comes first, so that its answers stay a random sample.
+        pending.sort(
+            key=lambda item: (not _is_drawn(item), item["kept_until"], item["judgment"]["id"])
+        )
+        tasks, listed = [], pending[:_MAX_LISTED]
+        for item in listed:
             for kept in readable(KeptJudgment, [item]):
                 case = case_payload("review", [access.criterion], kept.example, [kept.judgment])
                 task_id = f"j-{quote(name, safe='')}-{kept.judgment.id}"
-                tasks.append(replace(make_task(task_id, case, kept.judged_at), rank=rank))
-        return tasks, len(pending) - len(ranked) + len(tasks)
+                task = make_task(task_id, case, kept.judged_at)
+                tasks.append(replace(task, can_wait=not _is_drawn(item)))
+        return tasks, len(pending) - len(listed) + len(tasks)
 
-    async def _ranked(
-        self, access: MemoryAccess, pending: Sequence[dict[str, Any]]
-    ) -> list[tuple[int, dict[str, Any]]]:
-        """Choose what is listed: the random sample by age, then what is like most other cases.
 
-        The random sample comes first, so that its answers stay a random sample.
-        """
-        sample, embedded, rest = [], [], []
-        for item in pending:
-            if "sample" in (item["judgment"].get("review") or {}).get("reasons", ()):
-                sample.append(item)
-            elif item.get("vector") and item["embedder"] == access.embedder.id:
-                embedded.append(item)
-            else:
-                rest.append(item)
-        del embedded[_MAX_COMPARED:]
-        labeled = dict.fromkeys(row.vector_key for row in access.view.newest())
-        keys = [*labeled][:_MAX_COMPARED]
-        labeled_vectors = access.view.vectors(keys)
-        labeled_vectors |= await stored_vectors(ASYNC, access, {*keys} - labeled_vectors.keys())
-        vectors = [decode_vector(item["vector"]) for item in embedded]
-        order = cover_order(vectors, [*labeled_vectors.values()], _MAX_LISTED)
-        by_coverage = [*(embedded[index] for index in order), *rest]
-        return [*((0, item) for item in sample), *enumerate(by_coverage, 1)][:_MAX_LISTED]
+def _is_drawn(item: Mapping[str, Any]) -> bool:
+    """Return whether a kept judgment was drawn at random."""
+    return "sample" in (item["judgment"].get("review") or {}).get("reasons", ())
 
 
 async def _answered_ids(access: MemoryAccess) -> set[str]:
     """Return the ids of the judgments that experts have answered."""
     rows = (await access.refresh(ASYNC)).rows()
     return {judgment_id for row in rows for judgment_id in row.verdicts}
-
-
-def cover_order(waiting: Sequence[Vector], known: Sequence[Vector], count: int) -> list[int]:
-    """Order vectors so that each covers most others that known or earlier ones do not.
-
-    Greedy facility location (Nemhauser, Wolsey and Fisher, 1978).
-    """
-    import numpy as np
-
-    if not waiting:
-        return []
-    rows = np.stack(waiting)
-    similarities, order = rows @ rows.T, list[int]()
-    covered = (rows @ np.stack(known).T).max(axis=1) if known else np.full(len(rows), -1.0)
-    for _ in range(min(count, len(rows))):
-        gains = np.maximum(similarities - covered[:, None], 0).sum(axis=0)
-        gains[order] = -1
-        order.append(int(gains.argmax()))
-        covered = np.maximum(covered, similarities[:, order[-1]])
-    return order

@@ -59,7 +59,7 @@ class ReviewTask:
     judgment_ids: frozenset[str]
     case: CasePayload = field(default_factory=dict)  # only in an open task
     ran_unasked: bool = False  # a tool call that ran without a question
-    rank: int = 0  # the order of kept judgments; 0 comes first
+    can_wait: bool = False  # no agent waits for it, and it was not drawn at random
     held_by: str | None = None
     skipped: bool = False
 
