@@ -204,15 +204,15 @@ def collect_batch(
 
 
 def read_answers(paths: Iterable[str | Path]) -> dict[str, Row]:
-    """Read answers by request id, preferring usable ones."""
+    """Read answers by request id; of several the first usable one counts."""
     answers: dict[str, Row] = {}
     for path in paths:
         for number, answer in _read_rows(path, "answers"):
             is_answer = not {"response", "error"}.isdisjoint(answer)
             if not (isinstance(key := answer.get("custom_id"), str) and is_answer):
                 logger.warning("%s, line %d: not an answer of a batch API; ignored.", path, number)
-            else:
-                answers[key] = min(answer, answers.get(key, answer), key=_status)
+            elif not _reply(known := answers.get(key, {})) or _status(answer) < _status(known):
+                answers[key] = answer
     return answers
 
 

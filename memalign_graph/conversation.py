@@ -85,7 +85,8 @@ def read_turn(
     """Return the current turn, without the state of another one."""
     messages = messages if isinstance(messages, list | tuple) else ()
     begun_id = state.get("asked_id")
-    state = {**state, **request_in(messages, begun_id or ...)}
+    if begun_id is not None:
+        state = {**state, **request_in(messages, begun_id)}
     question_ids = [messages[place].id for place in questions_of_gate(messages, begun_id)]
     last_id = question_ids[-1] if question_ids else begun_id
     has_ended = state.get("status", "revise") != "revise"
@@ -367,7 +368,7 @@ def _final_answer(messages: Sequence[BaseMessage], structured: Any) -> Any:
 
 
 def request_in(messages: Sequence[Any], asked_id: Any) -> dict[str, str]:
-    """Return the turn's request as the messages have it, such as redacted."""
+    """Return the text of the request `asked_id` as the messages have it now, such as redacted."""
     humans = [message for message in messages if isinstance(message, HumanMessage)]
     texts = [request_text(message) for message in humans if message.id == asked_id]
     return {"asked": texts[-1]} if texts else {}

@@ -238,6 +238,16 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     assert not batch.at("batch").stat().st_size
 
 
+async def test_first_of_two_usable_answers_counts(bench: Bench, tmp_path: Path) -> None:
+    """So that a later file changes no judgment, and no follow-up request."""
+    batch = Batch(bench, tmp_path)
+    batch.prepare(CASES[:1])
+    batch.round()
+    [line] = lines_of(batch.answers[0])
+    write_lines(tmp_path / "again", [{**line, "id": "second"}])
+    assert read_answers([*batch.answers, tmp_path / "again"]) == {line["custom_id"]: line}
+
+
 @pytest.mark.parametrize("status", [400, 404, 500])
 async def test_usable_answer_counts_in_any_order_of_files(
     bench: Bench, tmp_path: Path, status: int
