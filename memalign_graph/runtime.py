@@ -41,7 +41,8 @@ _CHECKPOINTER = "__pregel_checkpointer"
 _RESUMING = "__pregel_resuming"
 _SCRATCHPAD = "__pregel_scratchpad"
 
-# Of a node's retry, by LangGraph's counter of the node's subgraphs and the number of the attempt.
+# Counts the subgraphs of one retry of a node. LangGraph's own counter, which all attempts share,
+# identifies the node's task.
 _retry_counter = lru_cache(1000)(lambda _counter, _attempt: itertools.count().__next__)
 
 
@@ -90,8 +91,8 @@ async def call_graph(io: IO, graph: Any, state: Any, **options: Any) -> dict[str
     scratchpad: Any = ensure_config()["configurable"].get(_SCRATCHPAD)
     run: Any = get_runtime().execution_info if scratchpad else None
     if run and run.node_attempt > 1:
-        # LangGraph counts on from the earlier try. A resume, which counts from the first subgraph
-        # again, would not find a question that was asked in this one.
+        # LangGraph counts on from the earlier attempt, and in a resumed run from zero. There a
+        # question that this attempt asks would not be found.
         counter = _retry_counter(scratchpad.subgraph_counter, run.node_attempt)
         own = {_SCRATCHPAD: replace(scratchpad, subgraph_counter=counter)}
         options.setdefault("config", {"configurable": own})

@@ -20,7 +20,6 @@ def keep_reviewed(
     example: Example,
     *reasons: ReviewReason,
     at: datetime | None = None,
-    vector: str | None = None,
     days: int = 30,
     **fields: Any,
 ) -> Judgment:
@@ -28,6 +27,6 @@ def keep_reviewed(
     choice = ReviewChoice(asks=bool(reasons), reasons=list(reasons))
     fields = {"review": choice if reasons else None, **fields}
     judgment = make_judgment(example.id, criterion=access.criterion.name, **fields)
-    run_sync(keep_judgment(SYNC, access, judgment, example, vector, timedelta(days=days)))
+    run_sync(keep_judgment(SYNC, access, judgment, example, None, timedelta(days=days)))
     run_sync(log_review(SYNC, access, judgment, choice, at or utc_now()))
     return judgment

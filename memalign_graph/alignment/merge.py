@@ -237,12 +237,11 @@ class ProposalMerger:
         conflicts = self._conflicts(pairs)
         opposed = {side.guideline_id for pair in conflicts for side in (pair.first, pair.second)}
         # What becomes of a contradiction is reported with it.
-        staying = [
-            guideline.text
+        warnings = [
+            OUTWEIGHED.format(guideline.text)
             for key, guideline in self._table.after.items()
             if key in self._table.outweighing.keys() - opposed
         ]
-        warnings = list(map(OUTWEIGHED.format, staying))
         return MergeResult(self._operations(), conflicts, warnings, self._left_pending)
 
     def _add_proposal(self, operation: GuidelineOperation) -> None:
