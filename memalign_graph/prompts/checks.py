@@ -116,6 +116,7 @@ def _case_prompts(
     instructions: str, example: Example, closings: Sequence[str], max_input_tokens: int
 ) -> tuple[list[list[BaseMessage]], bool]:
     around = estimate_tokens(instructions) + max(map(estimate_tokens, closings))
+    # The answer is no longer than what is asked.
     max_tokens = max(max_input_tokens - around - min(around, _MAX_ANSWER_TOKENS), 3)
     case, is_cut = render_example("case", example, max_tokens=max_tokens)
     system = SystemMessage(instructions)
