@@ -117,7 +117,8 @@ def _returned_texts(message: Any, caller: str | None) -> set[str]:
     content = getattr(message, "content", None)
     if isinstance(message, AIMessage) and message.name == caller:
         # A provider runs some tools itself, such as a web search, within the model's message.
-        parts = [part for part in content or [] if isinstance(part, dict)]
+        parts = content if isinstance(content, list) else []
+        parts = [part for part in parts if isinstance(part, dict)]
         ran = [part for part in parts if part.get("type") not in OWN_PARTS]
         cited = [part.get(name) for part in parts for name in ("citations", "annotations")]
         texts = {*texts_in([ran, cited])}
