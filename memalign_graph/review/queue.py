@@ -127,15 +127,8 @@ class ReviewQueue:
             if task.id not in learning
             and not (task.id.startswith("j-") and task.judgment_ids <= settled)
         ]
-        tasks.sort(
-            key=lambda task: (
-                task.skipped,
-                bool(task.held_by),
-                task.can_wait,
-                task.asked_at,
-                task.id,
-            )
-        )
+        tasks.sort(key=lambda task: (task.can_wait, task.asked_at, task.id))
+        tasks.sort(key=lambda task: (task.skipped, bool(task.held_by)))
         total = sum(listing.total for listing in listings) - len(listed) + len(tasks)
         return tasks, max(total, len(tasks))
 
