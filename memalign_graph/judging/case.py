@@ -71,7 +71,6 @@ class Retrieved(FrozenModel):
             self.nearness,
             max_guideline_tokens=call.judge.max_guideline_tokens,
             max_input_tokens=max_input_tokens(call.chat_model),
-            tokens_by_text=call.access.view.derive("guideline tokens", dict),
         )
         unproven = len(candidates) - len(proven)
         warnings = [_GUIDELINES_NOT_SHOWN.format(unproven)] if unproven else []

@@ -115,14 +115,10 @@ def fit_guidelines(
     *,
     max_guideline_tokens: int,
     max_input_tokens: int,
-    tokens_by_text: dict[str, int] | None = None,
 ) -> FittedGuidelines:
-    """Choose guidelines for a case, preferring those whose source episodes are similar to it.
-
-    `tokens_by_text` keeps what was counted for the judgments to come.
-    """
+    """Choose guidelines for a case, preferring those whose source episodes are similar to it."""
     budget = min(max_guideline_tokens, max_input_tokens // 3)
-    costs = _costs(guidelines, {} if tokens_by_text is None else tokens_by_text)
+    costs = _costs(guidelines)
     if sum(costs.values()) <= budget:
         return FittedGuidelines(list(guidelines), [], [])
     # A budget for a few guidelines leaves no prefix worth caching: all of it goes to relevant ones.
@@ -234,7 +230,7 @@ def nearest_value(values: Sequence[Value], value: Any) -> Value:
 
 def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> list[Guideline]:
     """Choose the guidelines that fit a budget: experts' first, then by number of sources."""
-    return _within_budget(guidelines, _by_priority(guidelines), _costs(guidelines, {}), max_tokens)
+    return _within_budget(guidelines, _by_priority(guidelines), _costs(guidelines), max_tokens)
 
 
 def _by_priority(guidelines: Sequence[Guideline]) -> list[Guideline]:
@@ -260,12 +256,13 @@ def _within_budget(
     return [guideline for guideline in guidelines if guideline.id in chosen]
 
 
-def _costs(guidelines: Sequence[Guideline], tokens_by_text: dict[str, int]) -> dict[str, int]:
+def _costs(guidelines: Sequence[Guideline]) -> dict[str, int]:
     """Return the tokens of each guideline's line; a digit of its number is a token."""
-    for text in {guideline.text for guideline in guidelines} - tokens_by_text.keys():
-        tokens_by_text[text] = fences.estimate_tokens(f". {fences.escape_tags(text)}")
     digits = len(str(len(guidelines)))
-    return {guideline.id: digits + tokens_by_text[guideline.text] for guideline in guidelines}
+    return {
+        each.id: digits + fences.estimate_tokens(f". {fences.escape_tags(each.text)}")
+        for each in guidelines
+    }
 
 
 def _ask_about(case: str, by: str = "") -> str:
@@ -274,7 +271,12 @@ def _ask_about(case: str, by: str = "") -> str:
 
 def _render_few_shot(recalled: RecalledExample, case: Example, criterion: Criterion) -> list[str]:
     """Return a recalled example as a question and its answer, or as one text without a label."""
-    shared = dict.fromkeys(_shared_fields(recalled.example, case), "(the same as in the last case)")
+    same = [
+        name
+        for name in ("inputs", "reference_outputs")
+        if (own := getattr(case, name)) is not None and own == getattr(recalled.example, name)
+    ]
+    shared = dict.fromkeys(same, "(the same as in the last case)")
     visible = recalled.example.model_copy(update=shared)
     value = consensus_value(recalled.episodes, criterion.scale)
     tag = "example" if value is None else "case"
@@ -288,15 +290,6 @@ def _render_few_shot(recalled: RecalledExample, case: Example, criterion: Criter
     # writes until its answer is truncated.
     answer = {"rationale": _merge_rationales(recalled.episodes, value, criterion), "value": value}
     return [_ask_about(example), json.dumps(answer, ensure_ascii=False)]
-
-
-def _shared_fields(earlier: Example, case: Example) -> list[str]:
-    """Return the fields that two examples share; these are not repeated."""
-    return [
-        name
-        for name in ("inputs", "reference_outputs")
-        if (value := getattr(case, name)) is not None and value == getattr(earlier, name)
-    ]
 
 
 def _merge_rationales(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> str:
