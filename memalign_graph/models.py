@@ -143,7 +143,6 @@ class _BatchedEmbeddings(Embeddings):
         self._open: dict[IO, _Batch] = {}
         self._unanswered = 0
         self._lock = threading.Lock()
-        self._turn, self._thread_turn = asyncio.Lock(), threading.Lock()
 
     def embed_query(self, text: str) -> list[float]:
         return self.shared.embed_query(text)
@@ -160,9 +159,7 @@ class _BatchedEmbeddings(Embeddings):
         vectors = batch.vectors_of(index)
         if vectors is None:
             return self.shared.embed_documents(texts)
-        if len(batch.texts) > 1:
-            with self._thread_turn:
-                time.sleep(_SECONDS_APART)
+        time.sleep(index * _SECONDS_APART)
         return vectors
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -176,10 +173,8 @@ class _BatchedEmbeddings(Embeddings):
         vectors = batch.vectors_of(index)
         if vectors is None:
             return await self.shared.aembed_documents(texts)
-        if len(batch.texts) > 1:
-            async with self._turn:
-                for _ in range(_ROUNDS_APART):
-                    await asyncio.sleep(0)
+        for _ in range(index * _ROUNDS_APART):
+            await asyncio.sleep(0)
         return vectors
 
     def _join(self, io: IO, text: str) -> tuple[_Batch, int]:
