@@ -8,10 +8,7 @@ from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.judging.case import Case, Retrieved
 from memalign_graph.judging.verdict import run_judge
 from memalign_graph.memory.memory_state import EpisodeRow
-from memalign_graph.memory.recall import (
-    recall_excluding,
-    vector_key_of_example,
-)
+from memalign_graph.memory.recall import recall_excluding, vector_key_of_example
 from memalign_graph.runtime import NodeCall
 from memalign_graph.settings import Judge
 from memalign_graph.types import Example, Guideline, Judgment

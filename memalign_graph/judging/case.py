@@ -158,10 +158,10 @@ class Answer:
     rationale: str
     model: str | None
     confidence: ConfidenceMeasurement
-    broken_guideline_ids: list[str]
     guideline_ids: list[str]
-    episode_ids: list[str]
     warnings: list[str]
+    broken_guideline_ids: Sequence[str] = ()
+    episode_ids: Sequence[str] = ()
     checks: Sequence[Check] = ()
 
 

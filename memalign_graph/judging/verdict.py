@@ -187,9 +187,7 @@ async def _ask_value_only(case: Case, values: Sequence[Value], vote: Vote | None
         rationale=explain_checks(case.checks),
         model=model_name_of(chat_model),
         confidence=replace(measured, probabilities=shares),
-        broken_guideline_ids=[],
         guideline_ids=[anchored.check.guideline_id for anchored in case.checks],
-        episode_ids=[],
         warnings=prompt.warnings,
     )
 

@@ -9,15 +9,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.memory.guidelines import MAX_QUESTION_CHARS
-from memalign_graph.prompts.fences import (
-    escape_tags,
-    estimate_tokens,
-    is_placeholder,
-    numbered,
-    render_criterion,
-    render_example,
-    strict_object_schema,
-)
+from memalign_graph.prompts import fences
 from memalign_graph.types import Criterion, Example
 
 QUESTION = (
@@ -58,12 +50,12 @@ def questions_schema(count: int) -> dict[str, Any]:
     question = {"type": "string", "description": QUESTION}
     questions = {"type": "array", "items": question, "minItems": count, "maxItems": count}
     head = {"title": "guideline_questions", "description": "The rules as questions."}
-    return strict_object_schema({"questions": questions}, **head)
+    return fences.strict_object_schema({"questions": questions}, **head)
 
 
 def question_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
-    lines = "\n".join(numbered(texts))
-    system = _SYSTEM.format(criterion=render_criterion(criterion), what=QUESTION_RULES)
+    lines = "\n".join(fences.numbered(texts))
+    system = _SYSTEM.format(criterion=fences.render_criterion(criterion), what=QUESTION_RULES)
     closing = f'Answer with a JSON object that has "questions", a list of {len(texts)} texts.'
     return [SystemMessage(system), HumanMessage(f"The rules:\n{lines}\n\n{closing}")]
 
@@ -78,7 +70,7 @@ def parse_questions(answer: dict[str, Any], count: int) -> list[str]:
 def parse_question(value: Any) -> str:
     """Return a question on one line; empty if it is missing or too long."""
     question = " ".join(value.split()) if isinstance(value, str) else ""
-    is_usable = len(question) <= MAX_QUESTION_CHARS and not is_placeholder(question)
+    is_usable = len(question) <= MAX_QUESTION_CHARS and not fences.is_placeholder(question)
     return question if is_usable else ""
 
 
@@ -98,7 +90,7 @@ def check_prompts(
     example: Example, questions: Sequence[str], *, max_input_tokens: int
 ) -> tuple[list[list[BaseMessage]], bool]:
     """Return a prompt for each question about a case, and whether the case was cut."""
-    asked = [escape_tags(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
+    asked = [fences.escape_tags(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
     return _case_prompts(_YES_NO_SYSTEM, example, asked, max_input_tokens)
 
 
@@ -106,7 +98,9 @@ def checklist_prompt(
     example: Example, questions: Sequence[str], *, max_input_tokens: int
 ) -> tuple[list[BaseMessage], bool]:
     """Return one prompt for all questions about a case, and whether the case was cut."""
-    lines = "\n".join(numbered(question.removesuffix(_NO_IS_RIGHT) for question in questions))
+    lines = "\n".join(
+        fences.numbered(question.removesuffix(_NO_IS_RIGHT) for question in questions)
+    )
     closing = f"{lines}\nAnswer each by its number, with true for yes or false for no, as JSON."
     [messages], is_cut = _case_prompts(_ABOUT_A_CASE, example, [closing], max_input_tokens)
     return messages, is_cut
@@ -115,17 +109,19 @@ def checklist_prompt(
 def _case_prompts(
     instructions: str, example: Example, closings: Sequence[str], max_input_tokens: int
 ) -> tuple[list[list[BaseMessage]], bool]:
-    around = estimate_tokens(instructions) + max(map(estimate_tokens, closings))
+    around = fences.estimate_tokens(instructions) + max(map(fences.estimate_tokens, closings))
     # The answer is no longer than what is asked.
     max_tokens = max(max_input_tokens - around - min(around, _MAX_ANSWER_TOKENS), 3)
-    case, is_cut = render_example("case", example, max_tokens=max_tokens)
+    case, is_cut = fences.render_example("case", example, max_tokens=max_tokens)
     system = SystemMessage(instructions)
     return [[system, HumanMessage(f"{case}\n\n{closing}")] for closing in closings], is_cut
 
 
 def checklist_schema(count: int) -> dict[str, Any]:
     properties = {str(number): {"type": "boolean"} for number in range(1, count + 1)}
-    return strict_object_schema(properties, title="answers", description="The answers, by number.")
+    return fences.strict_object_schema(
+        properties, title="answers", description="The answers, by number."
+    )
 
 
 def parse_checklist(replies: Mapping[str, Any], count: int) -> list[bool | None]:

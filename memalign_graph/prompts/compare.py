@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.prompts.fences import numbered, render_criterion, strict_object_schema
+from memalign_graph.prompts.fences import list_in, numbered, render_criterion, strict_object_schema
 from memalign_graph.types import Criterion
 
 _PAIR = 2
@@ -75,9 +75,7 @@ def read_relations(answer: dict[str, Any], count: int) -> Relations:
 
 
 def _read_groups(answer: dict[str, Any], name: str, count: int) -> list[list[int]]:
-    groups = answer.get(name)
-    if not isinstance(groups, list):
-        raise ValueError(f'it has no list of "{name}"')
+    groups = list_in(answer, name)
     for group in groups:
         if not isinstance(group, list) or any(type(number) is not int for number in group):
             raise ValueError("a group is no list of numbers")

@@ -84,8 +84,12 @@ def read_distilled(
             teach nothing are left out with a warning instead.
     """
     words = _PromptWords.of(prompt)
-    read = _read_questions if prompt.is_for_questions else _read_operations
-    operations, most = read(answer, prompt, words), prompt.max_operations
+    if prompt.is_for_questions:
+        operations = _read_questions(answer, prompt)
+    else:
+        items = fences.list_in(answer, "operations")
+        operations = [_read_operation(item, prompt, words) for item in items]
+    most = prompt.max_operations
     # Feedback that is the source of nothing else would count as distilled. A wording has all of it.
     used = {key for operation in operations[:most] for key in operation.episode_ids}
     loses_feedback = most > 1 and any(used.isdisjoint(each.episode_ids) for each in operations)
@@ -146,12 +150,8 @@ class _PromptWords(NamedTuple):
         )
 
 
-def _read_questions(
-    answer: dict[str, Any], prompt: DistillPrompt, _words: _PromptWords
-) -> list[GuidelineOperation]:
-    questions = answer.get("questions")
-    if not isinstance(questions, list):
-        raise ValueError('it has no list of "questions"')
+def _read_questions(answer: dict[str, Any], prompt: DistillPrompt) -> list[GuidelineOperation]:
+    questions = fences.list_in(answer, "questions")
     texts = [_read_text(question, 'item of "questions"') for question in questions]
     unique: dict[str, str] = {}
     for text in texts[: prompt.max_operations]:
@@ -184,15 +184,6 @@ def _sources_of(question: str, episodes: list[Episode]) -> list[str]:
 
 def _content_words(text: str) -> set[str]:
     return {*fences.split_words(text)} - _STOP_WORDS
-
-
-def _read_operations(
-    answer: dict[str, Any], prompt: DistillPrompt, words: _PromptWords
-) -> list[GuidelineOperation]:
-    operations = answer.get("operations")
-    if not isinstance(operations, list):
-        raise ValueError('it has no list of "operations"')
-    return [_read_operation(operation, prompt, words) for operation in operations]
 
 
 def _read_operation(

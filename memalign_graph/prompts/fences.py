@@ -62,7 +62,11 @@ def sent_tokens(value: Any, max_tokens: int) -> int:
 
 
 def fence(tag: str, value: Any, *, max_tokens: int) -> str:
-    return f"<{tag}>\n{fit(value, max_tokens)}\n</{tag}>"
+    return _in_tag(tag, fit(value, max_tokens))
+
+
+def _in_tag(tag: str, text: str) -> str:
+    return f"<{tag}>\n{text}\n</{tag}>"
 
 
 def as_text(value: Any, max_chars: int | None = None) -> str:
@@ -141,15 +145,13 @@ def render_example(tag: str | None, example: Example, *, max_tokens: int) -> tup
         values["reference_outputs"] = example.reference_outputs
     # Shorten first, so that of a huge text only what can be shown is escaped.
     escaped = {name: fit(value, 2 * max_tokens) for name, value in values.items()}
-    sizes = {
-        name: estimate_tokens(f"<{name}>\n{text}\n</{name}>") for name, text in escaped.items()
-    }
+    sizes = {name: estimate_tokens(_in_tag(name, text)) for name, text in escaped.items()}
     is_cut = sum(sizes.values()) > max_tokens
     if is_cut:
         limits = _split_budget(sizes, max_tokens)
         escaped = {name: fit(values[name], limit) for name, limit in limits.items()}
-    text = "\n".join(f"<{name}>\n{part}\n</{name}>" for name, part in escaped.items())
-    return (text if tag is None else f"<{tag}>\n{text}\n</{tag}>"), is_cut
+    text = "\n".join(_in_tag(name, part) for name, part in escaped.items())
+    return text if tag is None else _in_tag(tag, text), is_cut
 
 
 def _split_budget(sizes: dict[str, int], budget: int) -> dict[str, int]:
@@ -195,6 +197,14 @@ def strict_object_schema(properties: Mapping[str, Any], **head: str) -> dict[str
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+def list_in(answer: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a list in a model's answer; a `ValueError` if there is none."""
+    items = answer.get(name)
+    if not isinstance(items, list):
+        raise ValueError(f'it has no list of "{name}"')
+    return items
 
 
 _HANGUL = "\uac00-\ud7a3"
