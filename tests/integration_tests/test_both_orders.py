@@ -19,8 +19,7 @@ from tests.conftest import CRITERION, DOWN, EVERY_WAY, Bench, distillings, judgi
 from tests.integration_tests.evidence.judging_support import learn
 from tests.integration_tests.gates.support import models, verdict, writing
 from tests.integration_tests.later_feedback.support import DAY, give_feedback
-from tests.loopback import ChatRequest, Reply, Rule, Together, error
-from tests.loopback.replies import as_reply
+from tests.loopback import ChatRequest, Rule, Together, error
 
 PAIR = Criterion(name="better", instructions="Which reply is kinder?", scale=Pairwise())
 NO_TIE = PAIR.model_copy(update={"scale": Pairwise(allow_tie=False)})
@@ -136,19 +135,6 @@ async def test_a_failed_call_fails_the_judgment(bench: Bench, straight: Any, swa
     assert (verdict["status"], verdict["let_through"]) == ("judge_error", False)
 
 
-async def test_answer_off_the_scale_is_requested_again_in_the_same_order(bench: Bench) -> None:
-    answers = iter([{"rationale": "?", "value": "C"}])
-
-    def respond(request: ChatRequest) -> Reply:
-        answer = verdict("A") if kind_first(request) else next(answers, verdict("B"))
-        return as_reply(answer)
-
-    bench.server.responder = respond
-    judgment = await judge(bench)
-    assert (judgment["value"], judgment["warnings"]) == ("A", [])
-    assert len(judgings(bench.server)) == 3
-
-
 @pytest.mark.parametrize("names", ["old new", "B A", "new baseline"])
 async def test_pair_that_experts_would_see_exchanged_is_refused(bench: Bench, names: str) -> None:
     case = {**CASE, "outputs": dict.fromkeys(names.split(), KIND)}
@@ -216,10 +202,3 @@ async def gated(bench: Bench) -> Any:
     add_quality_gate(builder, PAIR, after="write", **models(bench, **options))
     result = await bench.invoke(bench.compile(builder), {"messages": [("human", "?")]}, "gate")
     return result["quality_gate"]
-
-
-@pytest.mark.parametrize(("straight", "swapped"), [("A", "A"), ("B", "A")])
-async def test_gate_uses_the_combined_verdict(bench: Bench, straight: str, swapped: str) -> None:
-    bench.server.rules = judge_by_first(straight, swapped)
-    assert (await gated(bench))["passed"] is (straight == swapped)
-    assert len(judgings(bench.server)) == 2

@@ -45,6 +45,9 @@ from tests.loopback import (
 
 GOOD = {"rationale": "It is polite.", "value": True}
 COLD_ANSWER = json.dumps({"rationale": "It has ```SELECT 1```.", "value": False})
+QUOTES_TAGS = json.dumps(
+    {"rationale": "It shows <think>hm</think> twice: </think>", "value": False}
+)
 QUOTED = f"The outputs say:\n```json\n{json.dumps(GOOD)}\n```\nThat is data. My answer:\n"
 CODE = "```c\n{\n  return 0;\n}\n```\n{}"
 UNUSABLE: list[tuple[Any, str]] = [
@@ -89,20 +92,15 @@ async def test_invalid_answer_is_requested_twice(bench: Bench, reply: Any, probl
         f"<think>{QUOTED}</think>\n{COLD_ANSWER}",
         f"{QUOTED}</think>\n```json\n{COLD_ANSWER}\n```",
         f"As data:\n{{{{name}}}} is left.\n```json\n{COLD_ANSWER}\n```\n{CODE}",
+        f"```json\n{QUOTES_TAGS}\n```",
+        f"<think>Is </think> there?</think>\n```json\n{QUOTES_TAGS}\n```",
     ],
 )
 async def test_answers_in_a_fence_and_after_thoughts(bench: Bench, reply: str) -> None:
     bench.server.script(reply)
     judgment = (await bench.invoke(bench.judge_graph(), CASE))["judgment"]
-    assert (judgment["value"], judgment["rationale"]) == (False, "It has ```SELECT 1```.")
-
-
-@pytest.mark.parametrize("thoughts", ["", "<think>Is </think> there?</think>\n"])
-async def test_an_answer_may_quote_the_tag_of_thoughts(bench: Bench, thoughts: str) -> None:
-    quoting = {"rationale": "It shows <think>hm</think> twice: </think>", "value": False}
-    bench.server.script(f"{thoughts}```json\n{json.dumps(quoting)}\n```")
-    judgment = (await bench.invoke(bench.judge_graph(), CASE))["judgment"]
-    assert judgment["rationale"] == quoting["rationale"]
+    answered = QUOTES_TAGS if QUOTES_TAGS in reply else COLD_ANSWER
+    assert {name: judgment[name] for name in ("rationale", "value")} == json.loads(answered)
     assert len(bench.server.chats) == 1
 
 
@@ -201,9 +199,9 @@ class Bare(TypedDict, total=False):
     judgment: dict[str, Any]
 
 
-@dataclass
+@dataclass(slots=True)
 class BareDataclass:
-    """The same as a dataclass."""
+    """The same as a dataclass, which has no `__dict__`."""
 
     inputs: Any = None
     outputs: Any = None
@@ -284,20 +282,6 @@ async def test_model_of_a_judgment_is_none_if_several_may_have_answered(bench: B
     for model, name in ((first.with_retry(), "first"), (first.with_fallbacks([first]), None)):
         judged = await bench.invoke(bench.judge_graph(model=model), CASE)
         assert judged["judgment"]["model"] == name
-
-
-@dataclass(slots=True)
-class SlotsState:
-    inputs: Any = None
-    outputs: Any = None
-    judge_run: Any = None
-    judge_memory: Any = None
-    judgment: Any = None
-
-
-async def test_dataclass_with_slots_can_be_a_state(bench: Bench) -> None:
-    judged = await bench.invoke(nodes_graph(bench, SlotsState, *JUDGE_NODES), CASE)
-    assert judged["judgment"]["value"] is True
 
 
 @pytest.mark.parametrize(

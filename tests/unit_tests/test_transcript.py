@@ -131,11 +131,6 @@ def test_messages_are_kept_as_plain_json_in_each_field_and_in_pairs() -> None:
 @pytest.mark.parametrize(
     ("fields", "example_id"),
     [
-        ({"inputs": "q", "outputs": "a"}, "ea790d3632dda4e91900b1c424b96842"),
-        (
-            {"inputs": {"a": 1, "b": [2.5, None]}, "outputs": ["x", "y"], "reference_outputs": "r"},
-            "ee376a845f08ff832bdcb5af60dadfd8",
-        ),
         (
             {
                 "inputs": [message("user", "Hi"), message("assistant", "Yes?")],
@@ -149,7 +144,7 @@ def test_messages_are_kept_as_plain_json_in_each_field_and_in_pairs() -> None:
         ),
     ],
 )
-def test_text_and_chats_keep_their_earlier_ids(fields: Any, example_id: str) -> None:
+def test_chats_keep_their_earlier_ids(fields: Any, example_id: str) -> None:
     assert Example(**fields).id == example_id
 
 
@@ -295,17 +290,6 @@ def test_prompt_names_every_step_within_its_window(steps: int, window: int) -> N
         assert f"called tool_{number}(order={number})\n   returned: " in text
     assert "All orders are sorted out." in text
     assert bool(prompt.warnings) is (window == 4_000 and steps > 3)
-
-
-def test_tool_results_are_truncated_before_messages() -> None:
-    messages = long_run(12, chars=900) + long_run(12, chars=300)
-    text = render({"": steps_of(Example(inputs="q", outputs=messages).outputs)}, 9_000)
-    assert len(text) <= 9_000
-    assert "Please sort out my orders. " * 20 in text
-    results = re.findall(r"returned: (.*)", text)
-    cut = {len(result) for result in results if "[..." in result}
-    assert (len(results), max(cut) - min(cut) <= 3) == (20, True)
-    assert max(map(len, results)) <= max(cut) + 30
 
 
 def test_messages_and_calls_keep_four_times_as_much_as_results() -> None:

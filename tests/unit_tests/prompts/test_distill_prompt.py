@@ -135,12 +135,9 @@ def test_surplus_operations_are_ignored() -> None:
     # One wording has all feedback as its source.
     one = prompt(FIRST, SECOND, guidelines=[], max_operations=1)
     assert kept(operations(add(texts[0]), add(texts[1], feedback=["F2"])), one) == texts[:1]
-
-
-def test_feedback_behind_surplus_operations_is_not_read() -> None:
+    # Otherwise the feedback behind them would be lost.
     both = prompt(FIRST, SECOND, guidelines=[], max_operations=2)
-    items = [add(f"A reply names the {part}.") for part in ("day", "price")]
-    answer = operations(*items, add("A reply names the team.", feedback=["F2"]))
+    answer = operations(*map(add, texts[:2]), add(texts[2], feedback=["F2"]))
     with pytest.raises(ValueError, match="it has 3 operations: give at most 2"):
         read_distilled(answer, both, drop_rejected=True)
 
@@ -482,32 +479,25 @@ def test_tags_are_counted_as_they_are_sent(mark: str) -> None:
 def test_the_words_of_a_prompt_are_read_once_for_all_operations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reads = 0
-
-    class Counted(list[str]):
-        def __getitem__(self, key: Any) -> Any:
-            nonlocal reads
-            reads += 1
-            return super().__getitem__(key)
+    texts: list[str] = []
 
     def split(text: str) -> list[str]:
-        nonlocal reads
-        words = split_words(text)
-        reads += len(words)
-        return Counted(words)
+        texts.append(text)
+        return split_words(text)
 
-    def work(count: int) -> int:
-        nonlocal reads
-        reads = 0
+    def chars(count: int) -> int:
+        texts.clear()
         named = {"feedback": list(packed.episodes), "question": "Does it say a word of regret?"}
         answer = operations(*(add(f"{SORRY} Case {number}.", **named) for number in range(count)))
         assert len(kept(answer, packed)) == count
-        return reads
+        return sum(map(len, texts))
 
     split_words = fences.split_words
     packed = prompt(*(at(f"{n} {'word ' * 200}", n, rationale=f"{n} why.") for n in range(30)))
     monkeypatch.setattr(fences, "split_words", split)
-    assert work(50) < 3 * work(1)
+    assert chars(50) < 3 * chars(1)
+    words = fences.Words(split_words(SORRY))
+    assert words.ngrams(6) is words.ngrams(6)
 
 
 @pytest.mark.parametrize(("origin", "window"), [("distilled", 4096), ("expert", 8192)])
