@@ -110,14 +110,8 @@ class JudgeEvaluator(Settings):
             return self._result(output["judgment"])
         results = [self._result(judgment) for judgment in output["judgments"].values()]
         results += [
-            EvaluatorResult(
-                key=name,
-                score=None,
-                comment=reason,
-                metadata={"error": reason},
-                extra={"error": True},
-            )
-            for name, reason in output.get("errors", {}).items()
+            EvaluatorResult(key=name, score=None, comment=why, metadata={}, extra={"error": True})
+            for name, why in output.get("errors", {}).items()
             if name not in output["judgments"]
         ]
         if aggregate := dict(output.get("aggregate") or {}):
@@ -260,12 +254,12 @@ def feedback_from_langsmith(
     graph.invoke({"feedback": imported.feedback})  # create_alignment_graph
     ```
 
-    The author is the reviewer's name; of several users with one name, also the user's id. A
-    reviewer's score or value becomes the value. The comment becomes the rationale, with the
-    reviewer's notes on the run. A correction counts before the score, also one of a judge's score:
-    it is the corrector's feedback, without the judge's comment. A correction that is not a value
-    becomes a rationale that says what the output should have been. A score with the source type
-    `api` that an evaluator's run gave has the source `evaluator`.
+    The author is the reviewer's name, or else the user's id. A reviewer's score or value becomes
+    the value. The comment becomes the rationale, with the reviewer's notes on the run. A correction
+    counts before the score, also one of a judge's score: it is the corrector's feedback, without
+    the judge's comment. A correction that is not a value becomes a rationale that says what the
+    output should have been. A score with the source type `api` that an evaluator's run gave has the
+    source `evaluator`.
 
     Args:
         runs: Runs of LangSmith's client, or their JSON, which may have their `feedback`.
@@ -282,8 +276,6 @@ def feedback_from_langsmith(
         InvalidInputError: If an argument has another form.
     """
     scale, key, imported = scale_of(criterion), key or criterion.name, ImportedFeedback()
-    if isinstance(sources, str):
-        raise InvalidInputError(f"sources: give a list, such as [{sources!r}], instead of a text.")
     runs_by_id: dict[Any, Fields] = {}
     records: list[Fields] = []
     for run in _iter_records(runs, "runs"):
@@ -299,7 +291,6 @@ def feedback_from_langsmith(
     # The feedback that a run brings may be in the list, too.
     unique = {record.get("id") or (number,): record for number, record in enumerate(records)}
     items = [_LangSmithFeedback(record, sources) for record in unique.values()]
-    _tell_namesakes_apart(items)
     counted = [item for item in items if item.skip_reason(key) is None]
     reviewers = {item.reviewer_key for item in counted if item.author is not None}
     notes: defaultdict[Any, list[Any]] = defaultdict(list)
@@ -314,37 +305,22 @@ def feedback_from_langsmith(
             run = runs_by_id.get(run_id, {})
             if run.get("inputs") is None and run.get("outputs") is None:
                 raise InvalidInputError(f"runs: give run {run_id}, with inputs and outputs.")
+            reference = references.get(run.get("reference_example_id"))
             value, comments = item.parse(scale)
+            comments += notes[item.reviewer_key]
+            filled = [comment for comment in comments if none_if_empty(comment) is not None]
+            texts = [as_text(plain_json(comment)).strip() for comment in filled]
             add_feedback(
                 imported,
                 scale,
                 value=value,
-                example=example_fields(
-                    run.get("inputs"),
-                    run.get("outputs"),
-                    references.get(run.get("reference_example_id")),
-                ),
-                rationale="\n".join(
-                    as_text(plain_json(comment)).strip()
-                    for comment in [*comments, *notes[item.reviewer_key]]
-                    if none_if_empty(comment) is not None
-                ),
+                example=example_fields(run.get("inputs"), run.get("outputs"), reference),
+                rationale="\n".join(texts),
                 author=item.author,
                 id=item.get("id"),
                 given_at=item.get("modified_at") or item.get("created_at"),
             )
     return imported
-
-
-def _tell_namesakes_apart(items: Sequence["_LangSmithFeedback"]) -> None:
-    """Add the user's id to a name that several users have, so that they stay several experts."""
-    ids_by_name: defaultdict[str, set[Any]] = defaultdict(set)
-    for item in items:
-        if item.author is not None and item.user_id is not None:
-            ids_by_name[item.author].add(item.user_id)
-    for item in items:
-        if item.user_id is not None and len(ids_by_name[item.author or ""]) > 1:
-            item.author = f"{item.author} ({item.user_id})"
 
 
 class _LangSmithFeedback:
@@ -359,10 +335,8 @@ class _LangSmithFeedback:
             self.source = "evaluator"  # an evaluator's run, as in tests with LangSmith's plugin
         self.from_human = sources is None or str(self.source) in sources
         # Of a corrected judge's score, the source names the judge's user, not the corrector.
-        user_id = none_if_empty(source.get("user_id"))
-        name = none_if_empty(source.get("user_name")) or user_id
+        name = none_if_empty(source.get("user_name")) or none_if_empty(source.get("user_id"))
         self.author = str(name) if self.from_human and name else None
-        self.user_id = None if user_id is None else str(user_id)
 
     @property
     def reviewer_key(self) -> tuple[Any, str | None]:

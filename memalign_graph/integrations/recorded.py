@@ -208,16 +208,11 @@ def example_from_opentelemetry(span: Any) -> Example:
 
 def _span_messages(attributes: Mapping[str, Any], name: str) -> list[Fields]:
     messages = maybe_json(attributes.get(name))
-    if isinstance(messages, str):
-        raise InvalidInputError(f"span: {name} is not JSON. Give it whole, as a list or as JSON.")
-    if not are_mappings(messages):
+    has_parts = are_mappings(messages) and all(are_mappings(item.get("parts")) for item in messages)
+    if not has_parts:
         raise InvalidInputError(
-            f"span: it has no list of messages in {name}. Switch on the recording of content, "
-            "and give the span's attributes as a dict."
-        )
-    if not all(are_mappings(message.get("parts")) for message in messages):
-        raise InvalidInputError(
-            f"span: a message in {name} has no list of `parts`, as OpenTelemetry's messages have."
+            f"span: {name} is no list of messages with `parts`, nor one in JSON. Switch on the "
+            "recording of content, and give the span's attributes as a dict."
         )
     return [part for message in messages for part in _openai_messages(message)]
 

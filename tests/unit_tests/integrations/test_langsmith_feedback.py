@@ -221,30 +221,6 @@ def test_feedback_in_an_export_counts_once() -> None:
     assert item.example.outputs == [{"role": "assistant", "content": "Here."}]
 
 
-def test_two_users_with_one_name_are_two_experts() -> None:
-    app, (first, second) = run(), (uuid.uuid4(), uuid.uuid4())
-    feedback = [
-        langsmith_feedback(app, feedback_source=user_named_john(user_id), **fields)
-        for user_id, fields in (
-            (first, {"score": 0, "comment": "Cold."}),
-            (second, {"score": 1}),
-            (second, {"key": "note", "comment": "Short."}),
-        )
-    ]
-    everything = [*feedback, langsmith_feedback(app, score=1)]
-    imported = feedback_from_langsmith([app], everything, criterion=CRITERION)
-    assert [(item.author, item.rationale) for item in imported.feedback] == [
-        (f"John Smith ({first})", "Cold."),
-        (f"John Smith ({second})", "Short."),
-        ("ann", None),
-    ]
-    assert only(read([app], feedback[:1])).author == "John Smith"
-
-
-def user_named_john(user_id: uuid.UUID) -> FeedbackSourceBase:
-    return FeedbackSourceBase(type="app", user_name="John Smith", user_id=user_id)
-
-
 @pytest.mark.parametrize(
     ("fields", "rationale"),
     [
@@ -295,11 +271,6 @@ def test_odd_records_do_not_end_the_import() -> None:
     [rejected] = imported.rejected
     assert (rejected.id, "RecursionError" in rejected.reason) == ("nested", True)
     assert imported.passed_over == {"its source is ['app'], which is not a person": 1}
-
-
-def test_sources_in_one_text_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"^sources: give a list, such as \['app'\]"):
-        feedback_from_langsmith([], criterion=CRITERION, sources="app")
 
 
 @pytest.mark.parametrize(

@@ -266,12 +266,15 @@ def test_span_keeps_the_names_of_participants() -> None:
 @pytest.mark.parametrize(
     ("messages", "problem"),
     [
-        (None, "it has no list of messages in gen_ai.output.messages"),
-        ("[", "gen_ai.output.messages is not JSON"),
-        ("[" * 100_000, "gen_ai.output.messages is not JSON"),
-        ([{"role": "assistant", "content": "Hi."}], "has no list of `parts`"),
-        ([{"role": "assistant", "parts": "Hi."}], "has no list of `parts`"),
-        ([{"role": "assistant", "parts": ["Hi."]}], "has no list of `parts`"),
+        *(
+            (messages, "span: gen_ai.output.messages is no list of messages with `parts`")
+            for messages in (
+                None,
+                "[" * 100_000,
+                [{"role": "assistant", "content": "Hi."}],
+                [{"role": "assistant", "parts": ["Hi."]}],
+            )
+        ),
         ([parts("assistant", BLOB)], "outputs.* content of the type 'image'"),
     ],
 )
