@@ -14,8 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from memalign_graph import graphs
-from memalign_graph.cli.files import CriterionFile, load_criteria
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.cli.files import CriterionFile, errors_in, load_criteria
 from memalign_graph.models import models_from_environment
 from memalign_graph.panel import create_panel_graph
 from memalign_graph.settings import Judge
@@ -37,10 +36,8 @@ def load_files() -> list[CriterionFile]:
 
 def make_judge(file: CriterionFile, options: dict[str, Any]) -> Judge:
     """Make the judge of a file; `options` are the defaults."""
-    try:
+    with errors_in(f"{_OPTION}: {file.path}: judge"):
         return Judge(criterion=file.criterion, **{**options, **file.judge})
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{_OPTION}: {file.path}: judge.{error}") from error
 
 
 _model, _embeddings = models_from_environment()

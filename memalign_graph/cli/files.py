@@ -8,8 +8,8 @@ import re
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -32,11 +32,19 @@ _SETTINGS = {
     "evaluate": {"folds", "seed", "group_by", "learning_curve", "resamples", "sizes"},
 }
 """The settings in each section of a criterion file; those of `judge` are the fields of `Judge`."""
-_NAME_CHARS = 100  # of a name, in a message
 _RANGE = re.compile(r"\s*(-?\d+)\s*(?:-|\.\.)\s*(-?\d+)\s*")
 
 
-def read_text(path: str, option: str) -> str:
+@contextmanager
+def errors_in(where: str) -> Iterator[None]:
+    """Say where it is what errors in the block are about."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}") from error
+
+
+def read_text(path: str) -> str:
     """Read a text file or the standard input."""
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
@@ -44,12 +52,12 @@ def read_text(path: str, option: str) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InvalidInputError(
-            f"{option}: {path}, line {line}: this is not UTF-8 text. Save the file as UTF-8, and a "
-            "spreadsheet as CSV (UTF-8)."
+            f"line {line}: this is not UTF-8 text. Save the file as UTF-8, and a spreadsheet as "
+            "CSV (UTF-8)."
         ) from error
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or error
-        raise InvalidInputError(f"{option}: {path} can't be read: {problem}.") from error
+        raise InvalidInputError(f"it can't be read: {problem}.") from error
 
 
 def check_database(location: str | Path, option: str, *, holds: str | None = None) -> None:
@@ -59,11 +67,8 @@ def check_database(location: str | Path, option: str, *, holds: str | None = Non
         is_file = not is_postgres(location)
     except InvalidInputError as error:
         raise InvalidInputError(f"{option}: {str(error).removeprefix('store: ')}") from error
-    if str(location) == ":memory:":
-        problem = "would be lost when the command ends: name a file"
-    elif is_file and path.is_dir():
-        problem = "is a folder: name a file"
-    elif is_file and path.is_file() and path.stat().st_size and not _is_database(path):
+    # An empty file becomes a database.
+    if is_file and path.exists() and path.stat().st_size and not _is_database(path):
         problem = "is not an SQLite file and is left as it is: name another"
     elif holds and not has_table(location, holds):
         problem = (
@@ -88,17 +93,15 @@ def has_table(location: str | Path, name: str) -> bool:
 def check_output_path(path: Path, option: str, *sources: str | None) -> None:
     """Refuse to write over a database or another file of the command."""
     if not path.parent.is_dir():
-        raise InvalidInputError(
-            f"{option}: {path}: the folder {path.parent} does not exist: make it."
-        )
+        raise InvalidInputError(f"{option}: {path}: the folder {path.parent} does not exist.")
     others = [Path(source).resolve() for source in sources if source]
-    if path.resolve() in others or (path.is_file() and _is_database(path)):
-        raise InvalidInputError(
-            f"{option}: {path} is a database, or is used by this command: name another file."
-        )
+    if path.resolve() in others or _is_database(path):
+        raise InvalidInputError(f"{option}: {path} is a database, or is in use: name another.")
 
 
 def _is_database(path: Path) -> bool:
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
         return file.read(len(_SQLITE)) == _SQLITE
 
@@ -123,31 +126,29 @@ class CriterionFile:
 
 
 def load_criterion(path: str) -> CriterionFile:
-    return _parse(path, "--criterion", _load(path, "--criterion"))
+    with errors_in(f"--criterion: {path}"):
+        return _criterion_file(path, _load(path))
 
 
 def load_criteria(path: str, option: str) -> list[CriterionFile]:
     """Read one criterion or a list of them from a file in YAML or JSON."""
-    content = _load(path, option)
-    items = content if isinstance(content, list) else [content]
-    if not items:
-        raise InvalidInputError(f"{option}: {path!r} has no criterion in its list.")
-    return [_parse(path, option, item) for item in items]
+    with errors_in(f"{option}: {path}"):
+        content = _load(path)
+        items = content if isinstance(content, list) else [content]
+        if not items:
+            raise InvalidInputError("it has no criterion in its list.")
+        return [_criterion_file(path, item) for item in items]
 
 
-def _load(path: str, option: str) -> Any:
-    text = read_text(path, option)
-    try:
+def _load(path: str) -> Any:
+    text = read_text(path)
+    with suppress(json.JSONDecodeError, RecursionError):  # it may be YAML
         return parse_json(text)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{option}: {path}: {error}") from error
-    except (ValueError, RecursionError):
-        pass  # it may be YAML
     try:
         return yaml.load(text, _YamlLoader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
-        raise InvalidInputError(f"{option}: {path} is neither YAML nor JSON: {problem}.") from error
+        raise InvalidInputError(f"it is neither YAML nor JSON: {problem}.") from error
 
 
 class _YamlLoader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
@@ -174,67 +175,58 @@ def parse_json(text: str) -> Any:
 def repeated(names: Iterable[str]) -> str | None:
     """Return the first name that is given twice."""
     counts = Counter(names).items()
-    return next((excerpt(name, _NAME_CHARS) for name, count in counts if count > 1), None)
+    return next((excerpt(name, 100) for name, count in counts if count > 1), None)
 
 
-def _parse(path: str, option: str, content: Any) -> CriterionFile:
+def _criterion_file(path: str, content: Any) -> CriterionFile:
     from pydantic import ValidationError
 
     from memalign_graph.settings import Judge
     from memalign_graph.types import Criterion
 
-    where = f"{option}: {path}"
     if not isinstance(content, dict):
         raise InvalidInputError(
-            f"{where} is not a criterion: give an object such as name: support_tone, instructions: "
-            "Is the reply appropriate?, scale: boolean."
+            "this is not a criterion: give an object such as name: support_tone, instructions: Is "
+            "the reply appropriate?, scale: boolean."
         )
     sections = {"judge": Judge.model_fields.keys() - {"criterion"}, **_SETTINGS}
     settings: dict[str, dict[str, Any]] = {}
     for name, known in sections.items():
         section = content.get(name) or {}
         if not isinstance(section, dict):
-            raise InvalidInputError(f"{where}: {name}: give settings by name, not {section!r}.")
+            raise InvalidInputError(f"{name}: give settings by name, not {section!r}.")
         for key in section:
             if key not in known:
                 names = ", ".join(sorted(known))
-                raise InvalidInputError(f"{where}: {name}.{key}: is not a setting: give {names}.")
+                raise InvalidInputError(f"{name}.{key}: is not a setting: give {names}.")
         settings[name] = section
     judge = settings["judge"]
     if judge.get("keep_judgments") is not None:
-        settings["judge"] = {**judge, "keep_judgments": _days(judge["keep_judgments"], where)}
+        settings["judge"] = {**judge, "keep_judgments": _days(judge["keep_judgments"])}
     fields = {name: value for name, value in content.items() if name not in sections}
+    if "scale" in fields:
+        fields["scale"] = _scale(fields["scale"])
     try:
-        if "scale" in fields:
-            fields["scale"] = _scale(fields["scale"])
         criterion = Criterion.model_validate(fields)
     except ValidationError as error:
-        raise InvalidInputError(f"{where}: {describe_validation_error(error)}") from error
-    except ValueError as error:
-        raise InvalidInputError(f"{where}: {error}") from error
+        raise InvalidInputError(describe_validation_error(error)) from error
     return CriterionFile(path, criterion, **settings)
 
 
-def _days(value: Any, where: str) -> timedelta:
+def _days(value: Any) -> timedelta:
     with suppress(TypeError, OverflowError, ValueError):
         if not isinstance(value, bool) and value > 0:  # True would be one day
             return timedelta(days=value)
-    raise InvalidInputError(
-        f"{where}: judge.keep_judgments: {value!r} is not a number of days. Use one such as 30."
-    )
+    problem = f"{value!r} is not a number of days. Use one such as 30."
+    raise InvalidInputError(f"judge.keep_judgments: {problem}")
 
 
 def _scale(scale: Any) -> Any:
-    if isinstance(scale, str):
-        if match := _RANGE.fullmatch(scale):
-            low, high = int(match[1]), int(match[2])
-            return {"type": "numeric", "minimum": low, "maximum": high, "integer": True}
-        return {"type": scale}
     if isinstance(scale, list):
-        scale = {"choices": scale}
-    if not isinstance(scale, dict):
-        raise ValueError(
-            f"the scale {scale!r} is not known: write boolean, pairwise, a range of whole numbers "
-            "such as 1-5, a list of choices, or an object."
-        )
-    return {"type": "categorical" if "choices" in scale else "numeric", **scale}
+        return {"type": "categorical", "choices": scale}
+    if isinstance(scale, dict):
+        return {"type": "categorical" if "choices" in scale else "numeric", **scale}
+    if match := _RANGE.fullmatch(str(scale)):
+        low, high = int(match[1]), int(match[2])
+        return {"type": "numeric", "minimum": low, "maximum": high, "integer": True}
+    return {"type": str(scale)}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import STDIN, check_output_path, has_table, read_text
+from memalign_graph.cli.files import STDIN, check_output_path, errors_in, has_table, read_text
 from memalign_graph.cli.options import MemoryLocation, Status, as_command, option_errors
 from memalign_graph.cli.terminal import Terminal, pluralize, table
 from memalign_graph.errors import InvalidInputError
@@ -94,8 +94,6 @@ def export(
 ) -> None:
     """Write the memory as lines of JSON; - is stdout."""
     to_stdout = str(file) == STDIN
-    if to_stdout and terminal.as_json:
-        raise InvalidInputError("--json: an export to stdout is JSON already. Leave --json out.")
     if not to_stdout:
         check_output_path(file, "FILE", location.criterion.path)
     with location.open() as memory, option_errors(path="FILE"):
@@ -115,26 +113,20 @@ def export(
 @_command("import")
 def import_file(*, location: MemoryLocation, terminal: Terminal, file: str) -> None:
     """Import what export wrote; newer items of the memory stay. - is stdin."""
-    from langgraph.store.memory import InMemoryStore
-
-    from memalign_graph.memory.judge_memory import JudgeMemory
-
-    lines = read_text(file, "FILE").split("\n")
-    try:
-        if not location.exists:
-            # First into a memory that is thrown away, so that an unusable file creates none.
-            JudgeMemory(InMemoryStore(), location.criterion.criterion).import_jsonl(lines)
-        with location.open(may_create=True) as memory:
-            done = {
-                "file": file,
-                "version_before": memory.version(),
-                "episodes": len(memory.import_jsonl(lines)),
-                "guidelines": len(memory.guidelines()),
-                "version": memory.version(),
-            }
-    except InvalidInputError as error:
-        raise InvalidInputError(f"FILE: {file}: {error}") from error
-    terminal.result(done)
+    with errors_in(f"FILE: {file}"):
+        lines = read_text(file).split("\n")
+    with location.open(may_create=True) as memory:
+        before = memory.version()
+        with errors_in(f"FILE: {file}"):
+            episodes = memory.import_jsonl(lines)
+        document = {
+            "file": file,
+            "version_before": before,
+            "episodes": len(episodes),
+            "guidelines": len(memory.guidelines()),
+            "version": memory.version(),
+        }
+    terminal.result(document)
 
 
 @_command()
@@ -217,19 +209,16 @@ def forget(
         if removed:
             for guideline in removed:
                 memory.remove_guideline(guideline.id)
-            document: dict[str, Any] = {"guidelines_removed": removed}
-        else:
-            done = memory.forget(ids or None, author=author, purge=purge, checkpointer=checkpointer)
-            document = vars(done)
-        terminal.result({**document, "version": memory.version()})
-    purged = document.get("purged")
-    if purged is None:
+            terminal.result({"guidelines_removed": removed, "version": memory.version()})
+            return Status.DONE
+        done = memory.forget(ids or None, author=author, purge=purge, checkpointer=checkpointer)
+        terminal.result({**vars(done), "version": memory.version()})
+    if (purged := done.purged) is None:
         return Status.DONE
     for warning in purged.warnings:
         terminal.warn(warning)
-    unknown = document["unknown_ids"]
-    if unknown or not (document["episode_ids"] or purged.commits or purged.thread_ids):
-        what = ", ".join(unknown) or f"--author {author}"
+    if done.unknown_ids or not (done.episode_ids or purged.commits or purged.thread_ids):
+        what = ", ".join(done.unknown_ids) or f"--author {author}"
         terminal.warn(f"{what}: there was no such feedback to erase. Check the name or id.")
         return Status.PARTIAL
     return Status.DONE

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memalign_graph.cli.files import parse_json, read_text, repeated
+from memalign_graph.cli.files import errors_in, parse_json, read_text, repeated
 from memalign_graph.errors import InvalidInputError, excerpt, require_extra
 
 if TYPE_CHECKING:
@@ -52,12 +52,15 @@ def read_records(
     scale: "Scale | None" = None,
 ) -> list[Record]:
     """Read a file of records; its suffix names the format, or else its first character."""
-    mapping = _mapping(columns or ())
-    rows = _rows(path, option)
-    if not rows:
-        raise InvalidInputError(f"{option}: {path}: it has no records.")
-    read = [row for _, row in rows if isinstance(row, dict)]
-    columns_of = _columns_of_fields(read, mapping, f"{option}: {path}", warn)
+    mapping, where = _mapping(columns or ()), f"{option}: {path}"
+    with errors_in(where):
+        rows = _rows(path)
+        if not rows:
+            raise InvalidInputError("it has no records.")
+        read = [row for _, row in rows if isinstance(row, dict)]
+        columns_of, unused = _columns_of_fields(read, mapping)
+    if unused:
+        warn(f"{where}: not used: {_listed(unused)} (--field FIELD=COLUMN names what a column is).")
     records: list[Record] = [
         (at, _fields_of(row, columns_of, scale) if isinstance(row, dict) else row)
         for at, row in rows
@@ -89,36 +92,29 @@ def _mapping(columns: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _columns_of_fields(
-    rows: Sequence[Fields],
-    mapping: Mapping[str, list[str]],
-    where: str,
-    warn: Callable[[str], None],
-) -> dict[str, list[str]]:
-    """Return the columns of each field, mapped or of its name; warns of unused columns."""
+    rows: Sequence[Fields], mapping: Mapping[str, list[str]]
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the columns of each field, mapped or of its name, and the unused columns."""
     if not rows:  # no record can be read, and each has its reason
-        return {}
-    option, _, path = where.partition(": ")
+        return {}, []
     names = list(dict.fromkeys(name for row in rows for name in row))
     mapped = [name for columns in mapping.values() for name in columns]
     for name in mapped:
         if not any(name in row or _nested(row, name) is not None for row in rows):
-            raise InvalidInputError(
-                f"--field: {path} has no column {name!r}: it has {_listed(names)}."
-            )
+            raise InvalidInputError(f"no column is called {name!r}: it has {_listed(names)}.")
     if not {*names, *mapping} & {"inputs", "outputs", *_JSON_FIELDS}:
         raise InvalidInputError(
-            f"{where}: no column is called inputs or outputs: it has {_listed(names)}. Use "
-            "--field inputs=COLUMN --field outputs=COLUMN."
+            f"no column is called inputs or outputs: it has {_listed(names)}. Use --field "
+            "inputs=COLUMN --field outputs=COLUMN."
         )
     own = {*_FIELDS, *_JSON_FIELDS} - mapping.keys() - {*mapped}
     used = own | {*mapped} | {name.partition(".")[0] for name in mapped}
-    if unused := _listed(name for name in names if name not in used):
-        warn(f"{option}: not used: {unused} (--field FIELD=COLUMN names what a column is).")
-    return {**{name: [name] for name in own}, **mapping}
+    unused = [name for name in names if name and name not in used]
+    return {**{name: [name] for name in own}, **mapping}, unused
 
 
 def _listed(columns: Iterable[str]) -> str:
-    return excerpt(", ".join(filter(None, columns)), 500)
+    return excerpt(", ".join(columns), 500)
 
 
 def _nested(row: Fields, name: str) -> Any:
@@ -191,17 +187,20 @@ def _local_value(value: str, scale: "Scale | None") -> Any:
     return value.replace(",", ".") if is_decimal and not is_unclear else value
 
 
-def _rows(path: str, option: str) -> list[Record]:
+def _rows(path: str) -> list[Record]:
     """Read the rows of a file by their columns' names."""
-    where, suffix = f"{option}: {path}", Path(path).suffix.lower()
+    suffix = Path(path).suffix.lower()
     if suffix == ".xlsx":
-        return _workbook(path, option)
-    text = read_text(path, option)
+        return _workbook(path)
+    text = read_text(path)
     if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
         objects = ".jsonl" if "\n" in text.strip() else ".json"
         suffix = {"{": objects, "[": ".json"}.get(text.lstrip()[:1], ".csv")
-    readers = {".jsonl": _json_lines, ".json": _json, ".csv": _table, ".tsv": _tab_table}
-    return readers[suffix](text, where)
+    if suffix == ".jsonl":
+        return _json_lines(text)
+    if suffix == ".json":
+        return _json(text)
+    return _table(text, "\t" if suffix == ".tsv" else ",;\t")
 
 
 def _field_names(names: Collection[str]) -> list[str]:
@@ -211,20 +210,20 @@ def _field_names(names: Collection[str]) -> list[str]:
     return [field if field in free else name for name, field in zip(names, fields, strict=True)]
 
 
-def _json_lines(text: str, _: str) -> list[Record]:
+def _json_lines(text: str) -> list[Record]:
     lines = enumerate(text.split("\n"), 1)
     return [(f"line {number}", _object(_parsed(line))) for number, line in lines if line.strip()]
 
 
-def _json(text: str, where: str) -> list[Record]:
+def _json(text: str) -> list[Record]:
     """Read records, or a table in any of pandas' orientations with a numeric index."""
     content = _parsed(text) if text.strip() else []
     rows: list[Any] = [content]
     match content:
         case InvalidInputError():
-            raise InvalidInputError(f"{where}: {content}") from content
-        case {"columns": [*names], "data": [*cells]}:
-            return _named([("header", names), *_numbered(cells)], where)
+            raise content
+        case {"columns": [*names], "data": [*cells]} if all(isinstance(x, list) for x in cells):
+            return _named([("header", names), *_numbered(cells)])
         case [*rows] | {"schema": _, "data": [*rows]}:
             pass
         case dict() if content and all(isinstance(part, dict) for part in content.values()):
@@ -236,8 +235,8 @@ def _json(text: str, where: str) -> list[Record]:
                 rows = [first, *others]
             elif others and is_regular and len(first) > 1:
                 raise InvalidInputError(
-                    f"{where}: this may be one record, or a table whose index is no number. Write "
-                    'a table by df.to_json(path, orient="records"), and one record in a list.'
+                    "this may be one record, or a table whose index is no number. Write a table by "
+                    'df.to_json(path, orient="records"), and one record in a list.'
                 )
     return [(at, _object(row)) for at, row in _numbered(rows)]
 
@@ -262,22 +261,18 @@ def _parsed(text: str) -> Any:
 
 def _object(row: Any) -> Fields | InvalidInputError:
     """Return a record, or why it is none."""
-    if isinstance(row, list):
-        return InvalidInputError(
-            "this is a list without column names: write objects with inputs and outputs, with "
-            'pandas by df.to_json(path, orient="records").'
-        )
     if isinstance(row, InvalidInputError):
         return row
     if not isinstance(row, dict):
-        return InvalidInputError("give an object with inputs and outputs.")
+        how = 'with pandas df.to_json(path, orient="records")'
+        return InvalidInputError(f"give an object with inputs and outputs; {how}.")
     names = _field_names(row)
     if len({*names}) < len(names):
         return InvalidInputError(f"two fields are called {repeated(names)}. Rename one.")
     return dict(zip(names, row.values(), strict=True))
 
 
-def _table(text: str, where: str, delimiters: str = ",;\t") -> list[Record]:
+def _table(text: str, delimiters: str) -> list[Record]:
     """Parse CSV; the delimiter is the one that gives the header the most cells."""
 
     def header_cells(delimiter: str) -> int:
@@ -292,19 +287,13 @@ def _table(text: str, where: str, delimiters: str = ",;\t") -> list[Record]:
     try:
         rows = [(f"line {reader.line_num}", cells) for cells in reader]
     except csv.Error as error:
-        where = f"{where}, line {reader.line_num}"
-        raise InvalidInputError(f"{where}: {error}: check its quotes.") from error
-    return _named(rows, where)
+        raise InvalidInputError(f"line {reader.line_num}: {error}: check its quotes.") from error
+    return _named(rows)
 
 
-def _tab_table(text: str, where: str) -> list[Record]:
-    return _table(text, where, "\t")
-
-
-def _workbook(path: str, option: str) -> list[Record]:
+def _workbook(path: str) -> list[Record]:
     """Read the first sheet of an Excel workbook."""
-    what = f"{option}: {path}: save it as CSV (UTF-8), or read it as it is, which"
-    with require_extra("evaluation", what):
+    with require_extra("evaluation", f"{path}: save it as CSV (UTF-8), or read it as it is, which"):
         import openpyxl  # noqa: F401 - used by pandas
         import pandas as pd
     try:
@@ -313,33 +302,25 @@ def _workbook(path: str, option: str) -> list[Record]:
         )
     except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML
         problem = getattr(error, "strerror", None) or "it is not an Excel workbook"
-        raise InvalidInputError(
-            f"{option}: {path} can't be read: {problem}. Save it as CSV (UTF-8)."
-        ) from error
+        raise InvalidInputError(f"it can't be read: {problem}. Save it as CSV (UTF-8).") from error
     # Dates become text, as in other files; numbers and booleans stay as they are.
     rows = [
         [cell.isoformat() if isinstance(cell, date) else cell for cell in row]
         for row in sheet.to_numpy().tolist()
     ]
-    return _named([(f"row {at}", cells) for at, cells in enumerate(rows, 1)], f"{option}: {path}")
+    return _named([(f"row {at}", cells) for at, cells in enumerate(rows, 1)])
 
 
-def _named(table: Sequence[tuple[str, Any]], where: str) -> list[Record]:
+def _named(table: Sequence[tuple[str, list[Any]]]) -> list[Record]:
     """Make records of a table's rows, named by the first one; skips blank rows."""
-    filled = [
-        (at, cells)
-        for at, cells in table
-        if not isinstance(cells, list) or any(str(cell).strip() for cell in cells)
-    ]
+    filled = [(at, cells) for at, cells in table if any(str(cell).strip() for cell in cells)]
     names = _field_names([str(name).strip() for _, head in filled[:1] for name in head])
     if name := repeated(filter(None, names)):
-        raise InvalidInputError(f"{where}: two columns are called {name}. Rename one.")
+        raise InvalidInputError(f"two columns are called {name}. Rename one.")
     return [(at, _row(names, cells)) for at, cells in filled[1:]]
 
 
-def _row(names: Sequence[str], cells: Any) -> Fields | InvalidInputError:
-    if not isinstance(cells, list):
-        return InvalidInputError("this is not a row of cells.")
+def _row(names: Sequence[str], cells: list[Any]) -> Fields | InvalidInputError:
     while len(cells) > len(names) and not str(cells[-1]).strip():
         cells = cells[:-1]
     if len(cells) != len(names):

@@ -85,7 +85,6 @@ def test_export_and_import_move_a_memory(shell: Shell) -> None:
     assert len(shell.server.embeddings) == embedded
     lines = shell.memory("export", "-").lines
     assert {line["type"] for line in lines} == {"memory", "guideline", "episode", "vector"}
-    assert shell.memory("export", "-", "--json").status == 2
     shell.align({**ANN, "value": True, "rationale": "Fine after all."})
     before = shell.opened()[1]
     ran = shell.memory("import", "memory.jsonl")
@@ -109,13 +108,12 @@ def test_export_overwrites_an_export_but_not_a_database(shell: Shell) -> None:
     assert shell.opened() == before
 
 
-def test_failed_import_creates_no_memory(shell: Shell) -> None:
+def test_failed_import_changes_no_memory(shell: Shell) -> None:
     shell.align(ANN)
     shell.memory("export", "memory.jsonl")
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")
     ran = shell.run("memory", "import", "-c", "other.yaml", "-m", "new.db", "memory.jsonl")
     assert "memory.jsonl: line 1: it is the memory of criterion 'support_tone'" in ran.refusal
-    assert not list(shell.folder.glob("new.db*"))
     text = (shell.folder / "memory.jsonl").read_text(encoding="utf-8")
     shell.write("cut.jsonl", text[: len(text) // 2])
     before = shell.opened()

@@ -44,10 +44,10 @@ def test_pandas_in_every_orientation(orientation: str) -> None:
 
 
 def test_unusable_rows_of_pandas(tmp_path: Path) -> None:
-    table = '{"columns": ["inputs", "outputs"], "data": [["a", "b"], "ab", 1, ["a"]]}'
-    first, *others = read_text(tmp_path, table, name="f.json")
+    table = '{"columns": ["inputs", "outputs"], "data": [["a", "b"], ["a"]]}'
+    first, ragged = read_text(tmp_path, table, name="f.json")
     assert first == {"inputs": "a", "outputs": "b"}
-    assert [type(row) for row in others] == [InvalidInputError] * 3
+    assert "it has 1 cells" in str(ragged)
     assert all('orient="records"' in str(row) for row in read("pandas_values.json"))
 
 
@@ -65,7 +65,7 @@ def test_line_that_is_no_json_does_not_reject_other_lines(tmp_path: Path) -> Non
     assert [type(row) for row in rows] == [dict, *[InvalidInputError] * 3, dict]
     assert [str(row)[:20] for row in rows[1:4]] == [
         "this is not JSON: Un",
-        "this is a list witho",
+        "give an object with ",
         "give an object with ",
     ]
 
@@ -180,10 +180,10 @@ def test_an_unreadable_workbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     damaged = [(tmp_path / name).read_bytes() for name in ("cut", "ods")]
     for data in (b"PK\x03\x04\xff", b"inputs,outputs", *damaged):
         (tmp_path / "f.xlsx").write_bytes(data)
-        unreadable = r"f\.xlsx can't be read: it is not an Excel workbook\. Save it as CSV"
+        unreadable = r"f\.xlsx: it can't be read: it is not an Excel workbook\. Save it as CSV"
         with pytest.raises(InvalidInputError, match=unreadable):
             read("f.xlsx", folder=tmp_path)
-    with pytest.raises(InvalidInputError, match=r"none\.xlsx can't be read: No such file"):
+    with pytest.raises(InvalidInputError, match=r"none\.xlsx: it can't be read: No such file"):
         read("none.xlsx")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(ImportError, match=r'save it as CSV .* the extra "evaluation"'):
@@ -197,7 +197,7 @@ def test_langsmith_and_argilla() -> None:
     rows = feedback(read("argilla.json", *columns, "author=responses.tone.0.user_id"))
     first, second = ((row.value, row.author, row.id) for row in rows)
     assert (first, second) == ((False, "5b1c", "r1"), (True, "5b1c", "r2"))
-    with pytest.raises(InvalidInputError, match=r"no column 'fields\.nothing'"):
+    with pytest.raises(InvalidInputError, match=r"no column is called 'fields\.nothing'"):
         read("argilla.json", "inputs=fields.nothing", "outputs=fields.reply")
 
 
@@ -246,18 +246,8 @@ def test_column_that_is_exactly_called_like_its_field_counts(tmp_path: Path) -> 
         ("f.json", '{"columns": [0, 1], "data": [["a", "b"]]}', "inputs or outputs: it has 0, 1"),
         ("f.csv", f"{'x' * 100_000}\nb\n", "no column is called inputs or outputs: it has xxx"),
         ("f.csv", "inputs,outputs,value,value\na,b,1,0\n", "two columns are called value"),
-        ("f.csv", "inputs,outputs,Value,VALUE\nHi,Ho,1,0\n", "two columns are called value"),
         ("f.csv", "inputs,outputs,Value,VALUE\n", "two columns are called value"),
-        (
-            "f.json",
-            '{"columns": ["inputs", "Outputs", "OUTPUTS"], "data": [["a", "b", "c"]]}',
-            "two columns are called outputs",
-        ),
-        (
-            "f.json",
-            '{"columns": ["inputs", "inputs"], "data": []}',
-            "two columns are called inputs",
-        ),
+        ("f.json", '{"columns": ["inputs", "Inputs", "INPUTS"], "data": []}', "called inputs"),
     ],
 )
 def test_columns_that_cannot_be_used(tmp_path: Path, name: str, text: str, says: str) -> None:
@@ -290,7 +280,7 @@ def test_index_in_a_list_is_of_decimal_digits(tmp_path: Path) -> None:
     text = '{"inputs": "Hi", "replies": ["Ho", "Hey"]}'
     [row] = read_text(tmp_path, text, "outputs=replies.1", name="f.jsonl")
     assert row["outputs"] == "Hey"
-    with pytest.raises(InvalidInputError, match=r"has no column 'replies\.²'"):
+    with pytest.raises(InvalidInputError, match=r"no column is called 'replies\.²'"):
         read_text(tmp_path, text, "outputs=replies.²", name="f.jsonl")
 
 
