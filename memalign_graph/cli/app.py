@@ -75,16 +75,13 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
         raise typer.Exit
 
 
+_VERSION = typer.Option(
+    "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+)
+
+
 @app.callback()
-def _top(
-    *,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-) -> None:
+def _top(*, version: Annotated[bool, _VERSION] = False) -> None:
     pass
 
 

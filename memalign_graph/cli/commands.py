@@ -16,7 +16,6 @@ from memalign_graph.cli.options import (
     MaxConcurrency,
     MemoryLocation,
     Status,
-    check_field,
     flag_of,
     option_errors,
 )
@@ -26,8 +25,6 @@ from memalign_graph.errors import InvalidInputError, require_extra
 from memalign_graph.local.stores import open_store_async
 
 if TYPE_CHECKING:
-    from rich.markdown import Markdown
-
     from memalign_graph.evaluation import Report
     from memalign_graph.evaluation.metrics import Estimate as Measured
     from memalign_graph.evidence.monitoring import Estimate
@@ -58,7 +55,6 @@ def align(
 
     if (feedback is None) is not pending:
         raise InvalidInputError("--feedback: give either a file or --pending.")
-    check_field(field, feedback)
     location.check(must_exist=pending)
     judge = flags.judge(location.criterion, terminal)
     learn = location.criterion.learn
@@ -67,12 +63,27 @@ def align(
     items: list[Feedback] = []
     rejected: list[dict[str, Any]] = []
     if feedback:
-        learn_from = learn.get("learn_from", "both")
-        file = location.criterion
-        items, rejected = _read(feedback, "--feedback", field, file, terminal, learn_from)
+        source = (feedback, "--feedback", field, location.criterion, terminal)
+        items, rejected = _read(*source, learn.get("learn_from", "both"))
     terminal.note(f"memory {location}")
-    aligning = _align(builder, judge.embeddings, location, items, max_concurrency, terminal)
-    report, pending_ids = asyncio.run(aligning)
+
+    async def run() -> tuple[Any, set[str]]:
+        """Align; returns the report, and the ids of all feedback that is still pending."""
+        state: Any = {}
+        async with open_store_async(location.memory) as store:
+            graph: Any = builder.compile(store=store)
+            settings = {"max_concurrency": max_concurrency}
+            options: Any = {"context": location.context, "stream_mode": ["custom", "values"]}
+            with terminal.progress() as progress:
+                async for mode, part in graph.astream({"feedback": items}, settings, **options):
+                    if mode == "values":
+                        state = part
+                    elif part.get("type") == "alignment_progress":
+                        progress(part["stage"], part["done"], part["of"])
+            episodes = await location.memory_in(store, judge.embeddings).aepisodes()
+        return state["report"], {item.id for item in episodes if item.status == "pending"}
+
+    report, pending_ids = asyncio.run(run())
     report["rejected"], report["feedback"]["rejected"] = rejected, len(rejected)
     terminal.result(report)
     if not pending:
@@ -80,35 +91,7 @@ def align(
     return Status.PARTIAL if rejected or pending_ids else Status.DONE
 
 
-async def _align(
-    builder: Any,
-    embeddings: Any,
-    location: MemoryLocation,
-    feedback: list[Any],
-    max_concurrency: int,
-    terminal: Terminal,
-) -> tuple[dict[str, Any], set[str]]:
-    """Run the alignment; returns its report, and the ids of all feedback that is still pending."""
-    state: Any = {}
-    async with open_store_async(location.memory) as store:
-        parts = builder.compile(store=store).astream(
-            {"feedback": feedback},
-            {"max_concurrency": max_concurrency},
-            context=location.context,
-            stream_mode=["custom", "values"],
-        )
-        with terminal.progress() as progress:
-            async for mode, part in parts:
-                if mode == "values":
-                    state = part
-                elif part.get("type") == "alignment_progress":
-                    progress(part["stage"], part["done"], part["of"])
-        episodes = await location.memory_in(store, embeddings).aepisodes()
-    pending_ids = {episode.id for episode in episodes if episode.status == "pending"}
-    return dict(state["report"]), pending_ids
-
-
-_Limit = Annotated[float | None, typer.Option(metavar="X")]
+_Minimum = Annotated[float | None, typer.Option(metavar="X", min=-1, max=1)]
 
 
 @dataclass(frozen=True)
@@ -122,10 +105,10 @@ class Thresholds:
         max_mae: Exit with status 1 if the mean absolute error is above X.
     """
 
-    min_agreement: _Limit = None
-    min_kappa: _Limit = None
-    min_ccc: _Limit = None
-    max_mae: _Limit = None
+    min_agreement: _Minimum = None
+    min_kappa: _Minimum = None
+    min_ccc: _Minimum = None
+    max_mae: Annotated[float | None, typer.Option(metavar="X", min=0)] = None
 
 
 def evaluate(
@@ -168,14 +151,10 @@ def evaluate(
             import jinja2  # noqa: F401 - is it there, before any call is paid for?
     training, rejected = _read(feedback, "--feedback", field, criterion, terminal)
     tested, more = _read(test, "--test", field, criterion, terminal) if test else (None, [])
-    for file, problems in ((f"--feedback: {feedback}", rejected), (f"--test: {test}", more)):
-        for problem in problems:
-            terminal.warn(f"{file}, {problem['reason']}")
-    flagged = {} if folds is None else {"folds": folds}
-    settings = {**criterion.learn, **criterion.evaluate, **flagged}
-    names = criterion.setting_names("judge", "learn", "evaluate") | dict.fromkeys(
-        flagged, "--folds"
-    )
+    settings = {**criterion.learn, **criterion.evaluate}
+    names = criterion.setting_names("judge", "learn", "evaluate")
+    if folds:
+        settings["folds"], names["folds"] = folds, "--folds"
     judge = flags.judge(criterion, terminal)
     with terminal.progress() as progress, option_errors(**names):
         evaluating = aevaluate(
@@ -189,7 +168,12 @@ def evaluate(
             **judge.options,
         )
         measured = asyncio.run(evaluating)
-    terminal.result(measured.to_json(), shown=[] if terminal.as_json else [_summary(measured)])
+    shown: list[Any] = []
+    if not terminal.as_json:
+        from rich.markdown import Markdown
+
+        shown = [Markdown(clean(measured.summary()))]
+    terminal.result(measured.to_json(), shown)
     if report:
         with option_errors(path="--report"):
             measured.save(report)
@@ -202,25 +186,15 @@ def evaluate(
     return Status.PARTIAL if is_partial else Status.DONE
 
 
-def _summary(report: "Report") -> "Markdown":
-    from rich.markdown import Markdown
-
-    return Markdown(clean(report.summary()))
-
-
 def _limits(thresholds: Thresholds, file: CriterionFile) -> dict[str, float]:
     """Return the thresholds that are given, by their names."""
     from memalign_graph.evaluation.metrics import measures_of
 
     limits = {name: limit for name, limit in asdict(thresholds).items() if limit is not None}
-    for name, limit in limits.items():
-        if name[4:] not in measures_of(file.criterion.scale):
-            raise InvalidInputError(
-                f"{flag_of(name)}: the criterion's scale has no {name[4:]}. Leave it out."
-            )
-        if not (limit >= 0 if name == "max_mae" else -1 <= limit <= 1):
-            most = "a number from 0 on" if name == "max_mae" else "a share such as 0.8"
-            raise InvalidInputError(f"{flag_of(name)}: {limit:g} is out of range. Use {most}.")
+    for name in limits:
+        metric = name[4:]  # without `min_` or `max_`
+        if metric not in measures_of(file.criterion.scale):
+            raise InvalidInputError(f"{flag_of(name)}: the criterion's scale has no {metric}.")
     return limits
 
 
@@ -232,7 +206,7 @@ def _read(
     terminal: Terminal,
     learn_from: "LearnFrom" = "both",
 ) -> tuple[list["Feedback"], list[dict[str, Any]]]:
-    """Read feedback; returns also the indexes of records that can't be used, with the reasons."""
+    """Read feedback; warns of records that can't be used, and returns them with the reasons."""
     from memalign_graph.memory.feedback import parse_record
 
     usable: list[Feedback] = []
@@ -249,6 +223,8 @@ def _read(
     if not usable:
         first = rejected[0]["reason"]
         raise InvalidInputError(f"{option}: {path}: no record can be used. The first, {first}")
+    for problem in rejected:
+        terminal.warn(f"{option}: {path}, {problem['reason']}")
     return usable, rejected
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from memalign_graph.cli.files import has_table
 from memalign_graph.cli.options import (
     DEFAULT_MEMORY,
     Field,
@@ -16,7 +17,6 @@ from memalign_graph.cli.options import (
     MaxConcurrency,
     MemoryLocation,
     Status,
-    check_field,
     option_errors,
 )
 from memalign_graph.cli.records import Record, example_of, read_records
@@ -69,7 +69,6 @@ def judge(
     if example:
         with option_errors():
             parse_example(example)
-    check_field(field, None if collect else examples)
     settings = flags.judge(location.criterion, terminal)
     judging = _Judging(location, settings, terminal)
     if collect and examples:
@@ -83,8 +82,7 @@ def judge(
         fields = record if isinstance(record, dict) else {}
         if isinstance(record, InvalidInputError):
             unreadable[index] = record
-        key = fields.get("id")
-        judging.rows.append({"line": int(place.split()[1]), "id": key and str(key)})
+        judging.rows.append({"line": int(place.split()[1]), "id": fields.get("id")})
         cases.append(example_of(fields))
     if prepare:
         return judging.prepare(prepare, cases, unreadable)
@@ -139,12 +137,7 @@ class _Judging:
                     self.add(indexes[position], outcome)
                     progress("judged", len(self.lines), len(examples))
 
-    def prepare(
-        self,
-        path: Path,
-        examples: list[dict[str, Any]],
-        unreadable: Mapping[int, InvalidInputError],
-    ) -> Status:
+    def prepare(self, path: Path, examples: list[Any], unreadable: Mapping[int, Any]) -> Status:
         """Write the requests of a batch; returns the exit status."""
         from memalign_graph.bulk import prepare_batch
 
@@ -155,9 +148,8 @@ class _Judging:
         for index, error in batch.errors.items():
             reason = unreadable.get(index, error)
             self.terminal.warn(f"line {rows[index]['line']}: not judged: {reason}")
-        self.terminal.result(
-            {"requests": batch.requests, "cases": str(batch.cases), "version": batch.version}
-        )
+        result = {"requests": batch.requests, "cases": str(batch.cases), "version": batch.version}
+        self.terminal.result(result)
         if len(batch.errors) == len(rows):
             return Status.USAGE_ERROR
         return Status.PARTIAL if batch.errors else Status.DONE
@@ -166,20 +158,17 @@ class _Judging:
         """Read the answers to a batch; requests without one are written to `again`."""
         from memalign_graph.bulk import UnansweredError, collect_batch
 
-        context = self.location.context
+        options = {**self.location.context, "again": again}
         with (
             option_errors(**_OPTION_BY_FIELD),
             self._open(open_store) as store,
             self.terminal.progress() as progress,
         ):
-            judged = collect_batch(
-                self.settings, cases, answers, store=store, **context, again=again
-            )
+            judged = collect_batch(self.settings, cases, answers, store=store, **options)
             for index, (row, outcome) in enumerate(judged):
                 self.rows.append({"line": index + 1, **row})  # a batch of Python has no lines
-                self.add(
-                    index, outcome if isinstance(outcome, MemAlignError) else outcome.to_json()
-                )
+                result = outcome if isinstance(outcome, MemAlignError) else outcome.to_json()
+                self.add(index, result)
                 progress("collected", index + 1, index + 1)
         if unanswered := sum(isinstance(error, UnansweredError) for error in self.errors):
             where = f"they are in {again}" if again else "--prepare FILE writes them"
@@ -190,8 +179,9 @@ class _Judging:
         """Open the store; an empty one if there is no memory and none is to be made."""
         from langgraph.store.memory import InMemoryStore
 
-        has_store = self.location.exists or self.settings.keep_judgments is not None
-        return open_store(self.location.memory) if has_store else nullcontext(InMemoryStore())
+        memory, keeps = self.location.memory, self.settings.keep_judgments is not None
+        has_store = keeps or has_table(memory, "store")
+        return open_store(memory) if has_store else nullcontext(InMemoryStore())
 
     def _warn_if_empty(self, version: str) -> None:
         from memalign_graph.memory.facts import EMPTY_VERSION
@@ -205,6 +195,7 @@ class _Judging:
         if isinstance(outcome, MemAlignError) and not isinstance(outcome, StoreError):
             self.errors.append(outcome)
             judged = {"judgment": None, "error": str(outcome)}
+            self.terminal.warn(f"line {self.rows[index]['line']}: not judged: {outcome}")
         elif isinstance(outcome, Exception):
             raise outcome
         self.lines[index] = {**self.rows[index], **judged}
@@ -213,16 +204,12 @@ class _Judging:
             self._written += 1
 
     def report(self, *, is_single: bool = False) -> Status:
-        """Print the results and the reasons of failures; returns the exit status."""
+        """Print the results; returns the exit status."""
         lines, failed = [self.lines[index] for index in sorted(self.lines)], len(self.errors)
         if not self.terminal.as_json:
-            rows = list(map(_table_row, lines))
-            self.terminal.result(
-                lines[0]["judgment"] if is_single and not failed else {"judgments": rows}
-            )
-        for line in lines:
-            if line["error"]:
-                self.terminal.warn(f"line {line['line']}: not judged: {line['error']}")
+            is_whole = is_single and not failed
+            rows = {"judgments": list(map(_table_row, lines))}
+            self.terminal.result(lines[0]["judgment"] if is_whole else rows)
         if failed == len(lines):
             are_invalid = all(isinstance(error, InvalidInputError) for error in self.errors)
             return Status.USAGE_ERROR if are_invalid else Status.MODEL_FAILED

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from memalign_graph.cli.files import CriterionFile, check_database, has_table, load_criterion
+from memalign_graph.cli.files import CriterionFile, check_database, load_criterion
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.local.stores import is_postgres, open_store, without_secrets
@@ -139,11 +139,6 @@ CacheOption = Annotated[
 DEFAULT_MEMORY = "memalign.db"
 
 
-def check_field(field: list[str] | None, file: str | None) -> None:
-    if field and not file:
-        raise InvalidInputError("--field: no file with columns is read. Leave it out.")
-
-
 @dataclass(frozen=True)
 class MemoryLocation:
     """The memory that a command uses.
@@ -163,11 +158,6 @@ class MemoryLocation:
     def __str__(self) -> str:
         name, namespace = self.criterion.criterion.name, ".".join(self.context["namespace"])
         return f"{without_secrets(self.memory)} (namespace {namespace}, criterion {name})"
-
-    @property
-    def exists(self) -> bool:
-        """Whether its database exists and has a store."""
-        return has_table(self.memory, "store")
 
     @property
     def context(self) -> dict[str, Any]:

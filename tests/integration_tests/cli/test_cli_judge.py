@@ -114,10 +114,11 @@ def test_named_memory_must_exist_and_not_be_empty(shell: Shell) -> None:
 
 def test_flags_override_the_settings_of_the_file(shell: Shell) -> None:
     shell.align(ANN, BOB)
-    shell.settings(judge={"use_guidelines": False, "k": 0})
-    [line] = shell.run("judge", "-c", "tone.yaml", *ONE, "--k", "1", "--json").lines
-    assert line["judgment"]["guideline_ids"] == []
-    assert len(line["judgment"]["episode_ids"]) == 1
+    shell.settings(judge={"use_guidelines": False, "k": 1})
+    for flag, shown in (((), 1), (("--k", "2"), 2), (("--k", "0"), 0)):
+        [line] = shell.run("judge", "-c", "tone.yaml", *ONE, *flag, "--json").lines
+        assert line["judgment"]["guideline_ids"] == []
+        assert len(line["judgment"]["episode_ids"]) == shown
 
 
 def test_escape_sequences_never_reach_the_terminal(shell: Shell) -> None:
@@ -222,16 +223,6 @@ def test_no_usable_record_makes_no_memory(shell: Shell) -> None:
     assert not (shell.folder / "memalign.db").exists()
 
 
-def test_batch_needs_the_memory_that_it_was_prepared_with(shell: Shell) -> None:
-    shell.align(ANN, options=["-m", "team.db"])
-    assert shell.judge(CASE, options=["--prepare", "batch.jsonl", "-m", "team.db"]).status == 0
-    shell.write("results.jsonl", "")
-    ran = shell.run(*COLLECT, "--prepare", "again.jsonl")
-    assert ran.refusal.startswith("--memory: that of 'support_tone' here has no commit")
-    assert "purged" not in ran.err
-    assert not (shell.folder / "again.jsonl").exists()
-
-
 def test_batch_that_was_prepared_in_python_is_collected(shell: Shell) -> None:
     model, embeddings = models_from_environment()
     judge = Judge(criterion=CRITERION, model=model, embeddings=embeddings)
@@ -254,8 +245,6 @@ def test_batch_that_was_prepared_in_python_is_collected(shell: Shell) -> None:
         ((*JUDGE, "e.jsonl", "--outputs", "y"), "--examples: give either a file"),
         ((*JUDGE, "e.jsonl", "--embeddings", "x"), "--embeddings: 'x' names no model"),
         ((*JUDGE, "e.jsonl", "--namespace", "a..b"), "--namespace: a label must not be empty,"),
-        ((*COLLECT, "--field", "inputs=q"), "--field: no file with columns is read. Leave it out."),
-        ((*COLLECT[:3], *ONE, "--field", "inputs=q"), "--field: no file with columns"),
         ((*COLLECT[:3], "--collect", "x.jsonl"), "--examples: give either a file"),
         ((*COLLECT[:3], "--inputs", "x", "--collect", "x"), "--examples: with --collect give"),
         ((*JUDGE, "e.jsonl", "--collect", "e.jsonl"), "--examples: e.jsonl was not written with a"),
