@@ -68,7 +68,6 @@ feedback = graphs.create_feedback_graph(_criterion, **_unkept).compile()
 align = graphs.create_alignment_graph(_criterion, **_files[0].learn, **_unkept).compile()
 """`{feedback: [...]}` -> `{report}`."""
 
-panel = create_panel_graph(
-    [file.criterion for file in _files], review="always", **_unkept
-).compile()
+_all_criteria = [judge.criterion for judge in judges]
+panel = create_panel_graph(_all_criteria, review="always", **_unkept).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgments, ...}`, with an interrupt for all."""

@@ -42,9 +42,8 @@ evaluate: {folds: 5, seed: 0, group_by: inputs, learning_curve: true}
 ```
 
 **Records** are `.jsonl`, `.csv` (UTF-8, names in the first line), `.tsv`, `.json`, or `.xlsx` (with
-the extra `evaluation`); `-` is stdin.
-They have `inputs`, `outputs`, and `value`, `rationale` or both; `reference_outputs`, `author`, `id`
-and `given_at` are optional.
+the extra `evaluation`); `-` is stdin. They have `inputs`, `outputs`, and `value`, `rationale` or
+both; `reference_outputs`, `author`, `id` and `given_at` are optional.
 
 The **model** is `--model`, or that of the criterion's file, or `MEMALIGN_MODEL` (with
 `MEMALIGN_EMBEDDINGS`), or OpenAI's if `OPENAI_API_KEY` is set, or the embedded one, `local`.

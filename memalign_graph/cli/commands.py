@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import CriterionFile, check_database, check_output_path
+from memalign_graph.cli.files import CriterionFile, check_output_path
 from memalign_graph.cli.options import (
     CacheOption,
     CriterionOption,
@@ -144,8 +144,6 @@ def evaluate(
         check_output_path(report, "--report", feedback, test, criterion.path, cache)
         if report.suffix.lower() not in (".html", ".md", ".json"):
             raise InvalidInputError(f"--report: end the name of {report} in .html, .md or .json.")
-    if cache:
-        check_database(cache, "--cache")
     if not terminal.as_json or (report and report.suffix.lower() != ".json"):
         with require_extra("evaluation", "A readable report"):
             import jinja2  # noqa: F401 - is it there, before any call is paid for?
@@ -360,8 +358,6 @@ def migrate(
     """
     from memalign_graph.evaluation import amigrate
 
-    if cache:
-        check_database(cache, "--cache")
     judge = flags.judge(location.criterion, terminal)
     with (
         location.open(embeddings=judge.embeddings) as memory,

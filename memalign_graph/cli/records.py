@@ -297,9 +297,7 @@ def _workbook(path: str) -> list[Record]:
         import openpyxl  # noqa: F401 - used by pandas
         import pandas as pd
     try:
-        sheet = pd.read_excel(
-            path, header=None, dtype=object, keep_default_na=False, engine="openpyxl"
-        )
+        sheet = pd.read_excel(path, header=None, dtype=object, keep_default_na=False)
     except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML
         problem = getattr(error, "strerror", None) or "it is not an Excel workbook"
         raise InvalidInputError(f"it can't be read: {problem}. Save it as CSV (UTF-8).") from error

@@ -47,10 +47,7 @@ class EvaluatorResult(TypedDict):
 
 Evaluated = EvaluatorResult | list[EvaluatorResult]
 
-_NO_JUDGMENT = (
-    "graph: it returns no judgment. Use create_judge_graph(...), create_review_graph(...) or "
-    "create_panel_graph(...), compiled with a store."
-)
+_NO_JUDGMENT = "graph: it returns no judgment. Give a compiled judge, review or panel graph."
 
 
 class JudgeEvaluator(Settings):
@@ -82,9 +79,8 @@ class JudgeEvaluator(Settings):
 
     async def judge(self, io: IO, inputs: Any, outputs: Any, reference: Any) -> Evaluated:
         _check_outputs(outputs)
-        fields = {"inputs": inputs, "outputs": outputs}
-        if none_if_empty(reference) is not None:
-            fields["reference_outputs"] = reference
+        reference = none_if_empty(reference)
+        fields = {"inputs": inputs, "outputs": outputs, "reference_outputs": reference}
         example = self.example(fields) if self.example else example_fields(**fields)
         graph_input = example.to_json() if isinstance(example, Example) else plain_json(example)
         config = {**(self.config or {})}
@@ -143,9 +139,7 @@ class JudgeEvaluator(Settings):
 def _check_outputs(outputs: Any) -> None:
     # LangSmith gives {"output": None} for a target that failed or returned nothing.
     if isinstance(outputs, Mapping) and all(value is None for value in outputs.values()):
-        raise InvalidInputError(
-            "outputs: there are none to judge. The application failed, or returned nothing."
-        )
+        raise InvalidInputError("outputs: there are none to judge. Did the application fail?")
 
 
 def as_evaluator(graph: Runnable[Any, Any], **options: Any) -> Callable[..., Evaluated]:
@@ -223,9 +217,7 @@ def as_comparative_evaluator(
         ids = [str(run["id"] if isinstance(run, Mapping) else run.id) for run in runs]
         result = run_sync(evaluator.judge(SYNC, inputs, list(outputs), reference_outputs))
         if isinstance(result, list) or result.get("value") not in _PAIR_SCORES:
-            raise InvalidInputError(
-                "graph: a comparison needs a judge whose criterion has scale=Pairwise()."
-            )
+            raise InvalidInputError("graph: a comparison needs a criterion with scale=Pairwise().")
         scores = dict(zip(ids, _PAIR_SCORES[result["value"]], strict=True))
         return {"key": result["key"], "scores": scores, "comment": result["comment"]}
 

@@ -102,10 +102,9 @@ def test_rounding_misses_no_threshold(shell: Shell) -> None:
         ("boolean", ["--report", "feedback.jsonl"], "--report: feedback.jsonl is a database, or"),
         ("boolean", ["--test", "feedback.jsonl", "--folds", "2"], "--folds: with --test nothing"),
         ("boolean", ["--test", "none.jsonl"], "--test: none.jsonl: it can't be read"),
-        ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is not an SQLite file"),
         ("boolean", ["--cache", "/proc/c.db"], "--cache: /proc/c.db can't be used: "),
         ("boolean", ["--cache", "postgresql://u:secret@h/x"], "--cache: a folder or URL can't be"),
-        ("boolean", ["--cache", "."], "--cache: . is not an SQLite file"),
+        ("boolean", ["--cache", "."], "--cache: a folder or URL can't be used"),
         ("boolean", ["--cache", "r.md", "--report", "r.md"], "--report: r.md is a database, or"),
     ],
 )

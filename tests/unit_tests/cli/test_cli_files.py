@@ -258,9 +258,8 @@ def test_background_command_ends_on_sigterm(monkeypatch: pytest.MonkeyPatch) -> 
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize(("memory", "is_set"), [("postgresql:///x", True), ("x.db", False)])
 def test_windows_gets_an_event_loop_that_postgres_can_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: str, *, is_set: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policies: list[object] = []
     asyncio = SimpleNamespace(
@@ -269,6 +268,7 @@ def test_windows_gets_an_event_loop_that_postgres_can_use(
     monkeypatch.setattr(options, "asyncio", asyncio)
     monkeypatch.setattr(options, "sys", SimpleNamespace(platform="win32"))
     (tmp_path / "c.yaml").write_text(HEAD)
-    location = options.MemoryLocation(load_criterion(str(tmp_path / "c.yaml")), memory)
-    location.check(must_exist=False)
-    assert bool(policies) == is_set
+    criterion = load_criterion(str(tmp_path / "c.yaml"))
+    for memory, is_set in (("x.db", False), ("postgresql:///x", True)):
+        options.MemoryLocation(criterion, memory).check(must_exist=False)
+        assert bool(policies) == is_set

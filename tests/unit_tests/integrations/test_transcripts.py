@@ -38,6 +38,7 @@ def openai(message: AnyMessage) -> Any:
 
 
 ASKED_IN = {"messages": [dumpd(ASKED)]}
+ORDER, NO_FORM = {"order": 7}, {"messages": 7}
 DRAFT = AIMessage("Wait.", id="a0")
 REVISED: list[AnyMessage] = [ASKED, DRAFT, critique_message("Too cold.", "quality_gate"), *STEPS]
 SUMMARY = HumanMessage("So far: hello.", additional_kwargs={"lc_source": "summarization"})
@@ -54,37 +55,36 @@ MALFORMED_IN_JSON = {
         {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{bad"}}
     ],
 }
+TURN = judged(ASKED, *STEPS)
+
+
+def unchanged(inputs: Any, outputs: Any) -> tuple[Any, Any, Example]:
+    return inputs, outputs, Example(inputs=inputs, outputs=outputs)
+
+
 RUNS: dict[str, tuple[Any, Any, Example]] = {
     "a graph": (
         {"messages": [ASKED.model_dump()]},
         {"messages": [value.model_dump() for value in [ASKED, *STEPS]], "quality_gate": VERDICT},
-        judged(ASKED, *STEPS),
+        TURN,
     ),
     "a graph with a checkpointer": (
         ASKED_IN,
         {"messages": [*map(dumpd, [*HISTORY, ASKED, *STEPS])]},
         judged(*HISTORY, ASKED, *STEPS),
     ),
-    "a gate that sent a draft back": (
-        ASKED_IN,
-        {"messages": [*map(dumpd, REVISED)]},
-        judged(ASKED, *STEPS),
-    ),
+    "a gate that sent a draft back": (ASKED_IN, {"messages": [*map(dumpd, REVISED)]}, TURN),
     "a supervisor, as JSON": (
         ASKED_IN,
         {"messages": [message.model_dump() for message in [SUMMARY, ASKED, *STEPS, HANDS_BACK]]},
-        judged(ASKED, *STEPS),
+        TURN,
     ),
     "a result after the next request": (
         ASKED_IN,
         {"messages": [ASKED, STEPS[0], *HISTORY[:1], *STEPS[1:]]},
         judged(ASKED, STEPS[0], *HISTORY[:1], *STEPS[1:]),
     ),
-    "a tool that the provider ran": (
-        ASKED_IN,
-        {"messages": [SEARCHED]},
-        judged(ASKED, SEARCHED),
-    ),
+    "a tool that the provider ran": (ASKED_IN, {"messages": [SEARCHED]}, judged(ASKED, SEARCHED)),
     "a tool that the provider ran before": (
         {"messages": [*HISTORY[:1], SEARCHED, ASKED]},
         {"messages": [*HISTORY[:1], SEARCHED, ASKED, *STEPS]},
@@ -98,7 +98,7 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
     "a model's call": (
         MODEL_CALL,
         {"generations": [[{"text": "Done.", "message": dumpd(STEPS[2])}]], "llm_output": None},
-        judged(ASKED, *STEPS),
+        TURN,
     ),
     "OpenAI's client": (
         {"model": "gpt-4.1", "messages": [openai(value) for value in [*HISTORY, ASKED]]},
@@ -120,57 +120,36 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
         {"messages": [MALFORMED, STEPS[2]]},
         Example(inputs="Refund A7.", outputs=[MALFORMED, STEPS[2]]),
     ),
-    "other inputs": (
-        {"order": 7},
-        {"messages": STEPS},
-        Example(inputs={"order": 7}, outputs=STEPS),
-    ),
+    "other inputs": (ORDER, {"messages": STEPS}, Example(inputs=ORDER, outputs=STEPS)),
     "a conversation alone": (
         None,
         [*HISTORY, ASKED, *STEPS],
         Example(inputs="Hi", outputs=[*HISTORY, ASKED, *STEPS]),
     ),
-    "more than messages": (
+    "more than messages": unchanged(
         {"messages": [], "question": "Q"},
         {"answer": "A", "messages": [{"role": "user", "content": "Q"}]},
-        Example(
-            inputs={"messages": [], "question": "Q"},
-            outputs={"answer": "A", "messages": [{"role": "user", "content": "Q"}]},
-        ),
     ),
-    "values that are false or zero": (
+    "values that are false or zero": unchanged(
         {"messages": [[openai(ASKED)]], "items": 0},
         {"messages": [openai(STEPS[2])], "escalated": False, "note": "", "files": {}},
-        Example(
-            inputs={"messages": [[openai(ASKED)]], "items": 0},
-            outputs={
-                "messages": [openai(STEPS[2])],
-                "escalated": False,
-                "note": "",
-                "files": {},
-            },
-        ),
     ),
     "empty values": (
         {**ASKED_IN, "error": None},
         {"messages": STEPS, "note": "", "files": {}, "todos": []},
-        judged(ASKED, *STEPS),
+        TURN,
     ),
-    "text": ("Q", "A", Example(inputs="Q", outputs="A")),
+    "text": unchanged("Q", "A"),
     **{
         f"a graph, asked as {short}, that returns {len(returned)} messages": (
             {"messages": short},
             {"messages": returned},
-            judged(ASKED, *STEPS),
+            TURN,
         )
         for short in ("Refund A7.", [["user", "Refund A7."]], openai(ASKED))
         for returned in ([ASKED, *STEPS], STEPS)
     },
-    "messages in no form": (
-        {"messages": 7},
-        {"messages": STEPS},
-        Example(inputs={"messages": 7}, outputs=STEPS),
-    ),
+    "messages in no form": (NO_FORM, {"messages": STEPS}, Example(inputs=NO_FORM, outputs=STEPS)),
 }
 
 
@@ -229,7 +208,7 @@ def test_span_of_opentelemetry_is_the_turn_that_a_gate_judges(encode: Any) -> No
     exported = {"name": "chat", "attributes": attributes}
     spans = (attributes, SimpleNamespace(attributes=attributes), exported, json.dumps(exported))
     for span in spans:
-        assert example_from_opentelemetry(span) == judged(ASKED, *STEPS)
+        assert example_from_opentelemetry(span) == TURN
 
 
 @pytest.mark.parametrize(
