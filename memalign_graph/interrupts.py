@@ -88,15 +88,14 @@ class Form(Generic[T]):
     @property
     def schema(self) -> type[RootModel[Any]]:
         """The model that validates a reply; its root is the parsed reply."""
-        reply: dict[str, Any] = {
+        reply = {
             "title": self.title,
             "description": self.description,
             "type": "object",
+            "properties": self.properties,
+            **({"required": self.required} if self.required else {}),
+            CASE_KEYWORD: self.case,
         }
-        reply["properties"] = self.properties
-        if self.required:
-            reply["required"] = self.required
-        reply[CASE_KEYWORD] = self.case
         root = Annotated[Any, PlainValidator(self.read), WithJsonSchema(reply)]
         return create_model(f"the {self.title}", __base__=_Answer, root=root)
 
@@ -112,7 +111,6 @@ class Reply(NamedTuple):
 
     kind: str  # `text`, `object`, or a decision: approve, edit, reject, respond or ignore
     content: Any  # the text or the fields; unvalidated
-    name: str  # for errors
     judgment_ids: Sequence[Any]  # all in the reply, whichever part has them; unvalidated
     author: Any  # unvalidated
 
@@ -129,8 +127,7 @@ def parse_replies(reply: Any, shapes: str) -> list[Reply]:
     if isinstance(reply, dict) and "decisions" in reply:
         wrapper, reply = reply, reply["decisions"]
         if not isinstance(reply, list) and not (isinstance(reply, dict) and "type" in reply):
-            kind = type(reply).__name__
-            raise ValueError(f"`decisions` is a list, not a value of type {kind}: {shapes}.")
+            raise ValueError(f"`decisions` is a list of decisions: {shapes}.")
     items = reply if isinstance(reply, list) else [reply]
     return [_parse_item(item, wrapper, shapes) for item in items]
 
@@ -148,11 +145,11 @@ def _from_json_text(reply: Any) -> Any:
 
 def _parse_item(reply: Any, wrapper: Mapping[str, Any], shapes: str) -> Reply:
     if isinstance(reply, str):
-        return _new_reply("text", reply, "the reply", wrapper)
+        return _new_reply("text", reply, wrapper)
     if not isinstance(reply, dict):
         raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {shapes}.")
     if "type" not in reply:
-        return _new_reply("object", reply, "the reply", wrapper, reply)
+        return _new_reply("object", reply, wrapper, reply)
     decision = reply["type"]
     kind = _INBOX_DECISIONS.get(str(decision), decision)
     if kind not in (*_DECISIONS, "ignore"):
@@ -163,16 +160,15 @@ def _parse_item(reply: Any, wrapper: Mapping[str, Any], shapes: str) -> Reply:
     content = args if kind == "edit" else reply.get("message")
     if kind in ("reject", "respond"):
         content = content or reply.get("args")
-    name = "the response" if decision == "response" else f"the message of {decision!r}"
-    return _new_reply(kind, content, name, wrapper, reply, action, args)
+    return _new_reply(kind, content, wrapper, reply, action, args)
 
 
-def _new_reply(kind: str, content: Any, name: str, *parts: Any) -> Reply:
+def _new_reply(kind: str, content: Any, *parts: Any) -> Reply:
     """Return a reply with the judgments that its parts name; the author in the last part counts."""
     fields = [part for part in parts if isinstance(part, dict)]
     ids = [part[JUDGMENT_ID] for part in fields if part.get(JUDGMENT_ID) is not None]
     authors = [part["author"] for part in fields if part.get("author")]
-    return Reply(kind, content, name, ids, authors[-1] if authors else None)
+    return Reply(kind, content, ids, authors[-1] if authors else None)
 
 
 def parse_answer(reply: Any, shapes: str, pending_id: str | None) -> Reply:
@@ -255,6 +251,7 @@ def review_form(
     With `was_shown=False` the expert has not seen this judgment, and a reply can't decide on it.
     """
     scale, show = criterion.scale, criterion.scale.show
+    seen = judgment if was_shown else None
     form_values = {
         "value": judgment.value,
         "rationale": judgment.rationale,
@@ -272,15 +269,13 @@ def review_form(
             "weighs the judge's verdict against the experts' values of the "
             f"{len(judgment.evidence.neighbours)} most similar cases."
         )
-    doubts = []
     if judgment.confidence is not None:
         count = judgment.calibrated_on
         basis = "not calibrated yet" if count is None else f"calibrated on {count} cases"
-        doubts.append(f"Confidence: {judgment.confidence:.0%} ({basis}).")
+        parts.append(f"Confidence: {judgment.confidence:.0%} ({basis}).")
     if judgment.review is not None and judgment.review.reasons:
         reasons = "; ".join(REASONS[reason] for reason in judgment.review.reasons)
-        doubts.append(f"You are asked because {reasons}.")
-    parts += [" ".join(doubts)] if doubts else []
+        parts.append(f"You are asked because {reasons}.")
     lists = {
         "Guidelines it was given": list(map(_format_guideline, guidelines)),
         "Earlier cases it was shown": [_format_episode(episode, criterion) for episode in episodes],
@@ -301,9 +296,7 @@ def review_form(
             JUDGMENT_ID: judgment_id_schema(judgment.id),
         },
         case=case_payload("review", [criterion], example, [judgment]),
-        read=lambda reply: parse_review(
-            reply, criterion, judgment if was_shown else None, NOT_SEEN
-        ),
+        read=lambda reply: parse_review(reply, criterion, seen, NOT_SEEN),
     )
 
 
@@ -311,8 +304,7 @@ def _format_guideline(guideline: Guideline) -> str:
     text, worth = escape(guideline.text), guideline.worth
     if worth is None:
         return text
-    share = f"{100 * worth.auc:.0f} % of the time, on {worth.cases} cases"
-    return f"{text} (tells good from bad {share})"
+    return f"{text} (tells good from bad {worth.auc:.0%} of the time, on {worth.cases} cases)"
 
 
 NOT_SEEN = (
@@ -355,9 +347,6 @@ def _read_feedback(
             if str(fields["rationale"] or "").split() == shown["rationale"].split():
                 fields["rationale"] = None
         case _:
-            if not isinstance(parsed.content, str) or not parsed.content.strip():
-                raise ValueError(f"{parsed.name} is empty: {shapes}.")
-            check_json(parsed.content, parsed.name)
             fields = {"rationale": parsed.content}
     read = _read_fields({**fields, "author": parsed.author}, criterion, shapes)
     said, seen, value = (repr(part.get("value")) for part in (fields, shown, read))
@@ -384,9 +373,7 @@ def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -
         try:
             read["given_at"] = TypeAdapter(GivenAt).validate_python(read["given_at"])
         except ValueError as error:
-            raise ValueError(
-                f"`given_at`: {excerpt(read['given_at'], 40)!r} is not a date."
-            ) from error
+            raise ValueError("`given_at` is not a date, such as 2026-05-31T10:00Z.") from error
     return read
 
 
@@ -503,40 +490,30 @@ def _read_choices(reply: Any, newer: Mapping[str, str]) -> dict[str, str]:
             choices = dict.fromkeys(newer, choice)
         case [Reply(kind="object", content=fields)]:
             choices = fields
-        case _ if len(replies) == len(newer):
-            choices = dict(zip(newer, replies, strict=True))
         case _:
-            raise ValueError(
-                f"there are {len(newer)} conflicts, but the reply has {len(replies)} "
-                f"decisions: {_CONFLICT_SHAPES}."
-            )
-    about = f"but the question is about {', '.join(newer)}"
-    faults = [f"names {name!r}, {about}" for name in choices if name not in newer]
-    faults += [f"leaves {name} open" for name in newer if name not in choices]
-    if faults:
-        raise ValueError(f"the reply {faults[0]}: {_CONFLICT_SHAPES}.")
+            # One decision too many or too few leaves open which conflict each is about.
+            choices = dict(zip(newer, replies, strict=True)) if len(replies) == len(newer) else {}
+    if choices.keys() != newer.keys():
+        names = ", ".join(newer)
+        raise ValueError(f"decide on {names}, each once and nothing else: {_CONFLICT_SHAPES}.")
     return {name: _choice(choices[name], name, newer[name]) for name in newer}
 
 
 def _choice(reply: Any, name: str, newer: str) -> str:
-    described = f"{reply!r} for {name}"
+    choice = reply
     match reply:
         case Reply(kind="approve"):
             return newer
         case Reply(kind="ignore" | "reject"):
             return "both"
-        case Reply(kind="edit", content={"conflict": other}) if other != name:
-            described = f"{other!r} in place of {name}"
-        case Reply(kind="edit", content={"keep": keep}):
-            reply, described = keep, f"{keep!r} for {name}"
-        case Reply():
-            described = f"the decision on {name}"
-    choice = reply.strip().casefold() if isinstance(reply, str) else reply
+        case Reply(kind="edit", content={"keep": keep, **rest}):
+            choice = keep if rest.get("conflict", name) == name else None
+    choice = choice.strip().casefold() if isinstance(choice, str) else None
     if choice == "newer":
         return newer
     if choice not in _CHOICES:
-        raise ValueError(f"{described} is not understood: {_CONFLICT_SHAPES}.")
-    return str(choice)
+        raise ValueError(f"the decision on {name} is not understood: {_CONFLICT_SHAPES}.")
+    return choice
 
 
 def _describe(criterion: Criterion, conflict: Conflict) -> list[str]:
@@ -552,7 +529,7 @@ def _describe(criterion: Criterion, conflict: Conflict) -> list[str]:
 
 def _side(title: str, side: ConflictSide) -> str:
     number = len(side.episode_ids)
-    source = f"{number} piece{'s' * (number > 1)} of feedback" if number else "an expert's edit"
+    source = f"{number} piece(s) of feedback" if number else "an expert's edit"
     guideline = f"**{title}** (from {source}): {escape(side.text)}"
     return "\n".join([guideline, *(f"- {escape(comment)}" for comment in side.said)])
 

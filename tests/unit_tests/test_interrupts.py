@@ -255,7 +255,7 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
         for form in ("review", "clarify")
         for problem, reply in (
             ("of type NoneType", None),
-            ("the reply is empty: reply with text", " \n"),
+            (EMPTY, " \n"),
             (EMPTY, {}),
             ("`value`: 9 is not on the scale", {"value": 9}),
             ("`rationale` must be text", {"rationale": [WORDS]}),
@@ -264,8 +264,8 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
             ("`decisions` is a list", {"decisions": "approve"}),
             ("2 decisions: send one.", [SAID, SAID]),
             ("'yes' is not known", {"type": "yes"}),
-            ("the message of 'reject' is empty", {"type": "reject"}),
-            ("the response is empty", {"type": "response", "args": None}),
+            (EMPTY, {"type": "reject"}),
+            (f"{EMPTY}: reply with text", {"type": "response", "args": None}),
             ("'awful' is not on the scale", edit(value="awful")),
             ("'verdict'", edit(verdict="Poor")),
             ("an edit needs the edited arguments", {"type": "edit", "args": "Poor"}),
@@ -274,7 +274,7 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
     ),
     ("review", EMPTY, [edit(value=None, rationale=SEEN)]),
     *(
-        ("review", f"`given_at`: {date!r} is not a date", [{**SAID, "given_at": date}])
+        ("review", "`given_at` is not a date", [{**SAID, "given_at": date}])
         for date in ("soon", "2024-05-31T10", "2024-W22-5", "0001-01-01T00:00:00+14:00")
     ),
     (
@@ -297,7 +297,7 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
             {"grade": SAID, **OTHER},
         ],
     ),
-    ("review", "the message of 'reject' is empty: reply", [{"type": "reject", "args": ""}]),
+    ("review", EMPTY, [{"type": "reject", "args": ""}]),
     ("clarify", "or approve to continue without an answer", [respond(" ")]),
     (
         "clarify of ann",
@@ -319,18 +319,23 @@ REFUSED: list[tuple[str, str, list[Any]]] = [
     ("panel without grade", "grade: `value`: 'x' is not on the scale", [edit(grade="x")]),
     ("panel without grade", "grade: there is no judgment to decide on", [{"grade": APPROVE}]),
     ("conflicts", "type NoneType", [None]),
-    ("conflicts", "'neither'", ["neither"]),
-    ("conflicts", "has 1 decisions", [[APPROVE]]),
-    ("conflicts", "there are 2 conflicts", [APPROVE]),
-    ("conflicts", "the decision on C1", [["first", "second"]]),
-    ("conflicts", "the decision on C2", [[APPROVE, {"type": "edit", "edited_action": None}]]),
-    ("conflicts", "'third' for C1", [[edit(keep="third"), APPROVE]]),
-    ("conflicts", "'C2' in place of C1", [[edit(conflict="C2", keep="first"), APPROVE]]),
-    ("conflicts", "leaves C2 open", [{"C1": "first"}]),
     (
         "conflicts",
-        "names 'c3', but the question is about C1, C2: reply with an object",
-        [{"C1": "first", "C2": "first", "c3": "first"}],
+        "the decision on C1 is not understood: reply with an object",
+        [
+            *("neither", ["first", "second"], [edit(keep="third"), APPROVE]),
+            [edit(conflict="C2", keep="first"), APPROVE],
+        ],
+    ),
+    (
+        "conflicts",
+        "the decision on C2",
+        [[APPROVE, {"type": "edit", "edited_action": None}], {"C1": "first", "C2": 3}],
+    ),
+    (
+        "conflicts",
+        "decide on C1, C2, each once and nothing else: reply with an object",
+        [APPROVE, [APPROVE], {"C1": "first"}, dict.fromkeys(("C1", "C2", "c3"), "first")],
     ),
 ]
 
@@ -445,7 +450,7 @@ def test_description_has_no_empty_sections_and_is_bounded() -> None:
     plain = Guideline(id="1", text="Be brief.", position=1, created_at=now, updated_at=now)
     measured = plain.model_copy(update={"text": "Say why.", "worth": Worth(auc=5 / 6, cases=12)})
     text = described(Example(inputs="x", outputs="y" * 10_000), guidelines=[plain, measured])
-    assert "- Be brief.\n- Say why. (tells good from bad 83 % of the time, on 12 cases)" in text
+    assert "- Be brief.\n- Say why. (tells good from bad 83% of the time, on 12 cases)" in text
     assert "[... 6,000 more characters]" in text
     assert len(text) < 5_000
 

@@ -60,7 +60,7 @@ async def check_turn(bench: Bench, graph: Any, writer: Writer, **later: Any) -> 
     result = await bench.invoke(graph(), asked(), context=CONTEXT)
     assert pending(result)["args"]["value"] is True
     assert not result.get("quality_gate")
-    for reply, problem in (({"value": "perhaps"}, "not on the scale"), (" ", "is empty")):
+    for reply, problem in (({"value": "perhaps"}, "not on the scale"), (" ", "neither a value")):
         assert problem in await bench.refuse(graph(), reply)
         state = await bench.state(graph())
         assert (state.next, len(state.interrupts)) == (("quality_gate",), 1)

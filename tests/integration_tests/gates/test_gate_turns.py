@@ -472,7 +472,7 @@ async def test_interrupt_context_and_events_of_a_nested_gate(bench: Bench) -> No
     assert COLD["rationale"] in judgings(bench.server)[0].text
     state = await bench.state(graph)
     assert (state.next, len(state.interrupts)) == (("write",), 1)
-    assert "is empty" in await bench.refuse(graph, " ")
+    assert "neither a value" in await bench.refuse(graph, " ")
     assert "__interrupt__" in await bench.resume(graph, {"value": False, "rationale": REASON})
     result = await bench.resume(graph, {"value": True})
     assert REASON in result["messages"][2].text
