@@ -29,7 +29,7 @@ from memalign_graph.runtime import (
 )
 from memalign_graph.settings import Uncertain
 from memalign_graph.tracing import emit_evaluation
-from memalign_graph.types import Example, Feedback, Judgment, ReviewChoice, ReviewReason
+from memalign_graph.types import Example, Feedback, Judgment, ReviewReason
 
 _SETTLE_S = 0.05
 """How long a log entry that is dated earlier may take to be written."""
@@ -60,8 +60,7 @@ async def decide_review(
         has_neighbors=step.finds_similar,
     )
     if forced:
-        reasons = [*forced, *choice.reasons]
-        choice = ReviewChoice(asks=True, reasons=reasons, threshold=choice.threshold)
+        choice = choice.model_copy(update={"asks": True, "reasons": [*forced, *choice.reasons]})
     at = utc_now()
     await log_review(io, access, judgment, choice, at)
     limit = None if forced else uncertain.per_day
@@ -71,7 +70,7 @@ async def decide_review(
         asked = await count_asked(io, access, at, except_id=judgment.id)
         if asked >= limit:
             reasons = [*choice.reasons, "no_budget"]
-            choice = ReviewChoice(asks=False, reasons=reasons, threshold=choice.threshold)
+            choice = choice.model_copy(update={"asks": False, "reasons": reasons})
             await log_review(io, access, judgment, choice, at)
     emit_evaluation(judgment, asked=choice.asks)
     decided = judgment.model_copy(update={"review": choice})
