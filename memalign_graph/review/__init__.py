@@ -1,8 +1,9 @@
 """The page on which experts answer, and see what was learned from their answers.
 
-`queue` lists the open tasks, `tasks` defines one and who has it open, `threads` finds tasks on an
-Agent Server, and `answers` stores answers and learns from them. `app` has the routes with their
-handlers, `requests` identifies reviewers, and `forms`, `blocks` and `views` prepare what is shown.
+`queue` lists the open tasks. `tasks` defines one, `leases` says who has it open, `threads` finds
+tasks on an Agent Server, and `answers` stores answers and learns from them. `app` has the routes
+with their handlers, and `requests` identifies reviewers. What is shown is prepared by `forms` and
+`blocks` for a case, by `preview` before an answer, and by `dashboard` for a whole memory.
 """
 
 import socket

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from memalign_graph.errors import EmbeddingError, MemAlignError
+from memalign_graph.errors import MemAlignError
 from memalign_graph.interrupts import JUDGMENT_ID
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import date_after_known, remember
-from memalign_graph.models import drop_oldest
 from memalign_graph.review import threads
-from memalign_graph.review.tasks import CasePayload, Reviewer, answers_another, feedback_of
+from memalign_graph.review.forms import CasePayload, answers_another, feedback_of
+from memalign_graph.review.tasks import Reviewer
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +28,6 @@ Notice = tuple[str, str]
 
 _DRAIN_TIMEOUT_S = 20
 _STORED = "Your answer is stored, and learned from later"
-_LEARNED_WITH_NEXT = (
-    "Your answer is stored, and what is new in it is learned from with the next one."
-)
-_MAX_NOTIFIED = 1_000  # experts, who may never come back to read their notices
 
 
 @dataclass(frozen=True)
@@ -75,11 +71,8 @@ class Answers:
         answer = replace(answer, given_at=max(dates))
         for name, part in feedback.items():
             dated = part.model_copy(update={"given_at": answer.given_at})
-            try:
-                await remember(ASYNC, accesses[name], [dated])
-            except EmbeddingError as error:
-                logger.warning("%s: the answer is stored without a vector: %s", name, error)
-                await remember(ASYNC, accesses[name], [dated], embeds=False)
+            # Before any model is called: the next search embeds the case.
+            await remember(ASYNC, accesses[name], [dated], embeds=False)
         learning = asyncio.create_task(self._learn(answer))
         self.learning[learning] = answer.task_id
         learning.add_done_callback(self.learning.pop)
@@ -111,7 +104,6 @@ class Answers:
             logger.exception("Learning from the answer to %s failed", task_id)
             notice = ("bad", f"{_STORED}: {error}")
         self._notices.setdefault((reviewer.account, reviewer.name), []).append(notice)
-        drop_oldest(self._notices, _MAX_NOTIFIED)
 
     async def _newest(self, answer: Answer) -> dict[str, Any] | None:
         """Return the reply with the expert's later changes; None if it was taken back.
@@ -143,22 +135,14 @@ class Answers:
         self, answer: Answer, reply: Mapping[str, Any], run: Mapping[str, Any] | None
     ) -> Notice:
         """Say what came of the run that was resumed with the answer, if any."""
-        case, (thread_id, interrupt_id) = answer.case, threads.parse_task_id(answer.task_id)
-        thread = await threads.load_thread(answer.reviewer.client, thread_id)
-        pending = threads.cases_of(thread, case["criteria"])
-        still = pending.get(interrupt_id, {})
-        fault = ""
-        if run and run["status"] in ("error", "timeout"):
-            fault = "The run of this case failed."
-        elif not thread:
-            fault = "The thread of this case is gone."
-        elif run is None:
-            fault = "This case was answered before, or its thread has gone on."
-        elif all(still.get(key) == case[key] for key in ("kind", "example")):
-            fault = "This case still waits: answer it again."
-        if fault:
-            return "warn", f"{fault} {_LEARNED_WITH_NEXT}"
-        if any(each["kind"] == "question" for each in pending.values()):
+        case = answer.case
+        if run is None:
+            return "warn", f"The case was answered before, or its thread is gone. {_STORED}."
+        if run["status"] in ("error", "timeout"):
+            return "warn", f"The run of this case failed. {_STORED}."
+        thread = await threads.load_thread(answer.reviewer.client, answer.thread_id)
+        pending = threads.cases_of(thread, case["criteria"]).values()
+        if any(each["kind"] == "question" for each in pending):
             return "good", "Your answer is stored. A question about your comment waits now."
         if answers_another(case, reply):
             return "good", f"{_STORED}."

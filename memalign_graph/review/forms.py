@@ -1,27 +1,30 @@
-"""The form of a case, and the reply in a filled form."""
+"""The form of a case, the reply in a filled form, and the feedback in a reply."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.interrupts import JUDGMENT_ID, RATIONALE_SCHEMA, parse_review
+from memalign_graph.prompts.clarify import merge_clarification
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale
-from memalign_graph.types import Criterion, Judgment
+from memalign_graph.types import Criterion, Feedback, Judgment
+
+CasePayload = dict[str, Any]
+"""The case of a task: `interrupts.case_payload`."""
 
 _MAX_BUTTONS = 11
 _KEYS = "1234567890"
 _VALUE, _WHY = "Your answer", RATIONALE_SCHEMA["description"].removesuffix(".")
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One option of a choice."""
 
     value: str
     label: str
-    hint: str = ""
-    key: str = ""  # its keyboard shortcut
+    hint: str
+    key: str  # its keyboard shortcut
 
 
 @dataclass(frozen=True)
@@ -54,15 +57,12 @@ def answer_fields(
     criterion: Criterion, filled: Mapping[str, str], *, in_panel: bool = False
 ) -> list[Field]:
     """Return the fields of an answer: its value and its comment."""
-    prefix, value, why = "", _VALUE, _WHY
-    if in_panel:
-        prefix = f"{criterion.name}."
-        value, why = (f"{criterion.name}: {text[0].lower()}{text[1:]}" for text in (value, why))
-    comment = Field(
-        f"{prefix}rationale", why, "comment", value=filled.get(f"{prefix}rationale", "")
-    )
-    chosen = filled.get(f"{prefix}value", "")
-    return [_value_field(f"{prefix}value", value, criterion.scale, chosen), comment]
+    prefix, about = (f"{criterion.name}.", f"{criterion.name}: ") if in_panel else ("", "")
+    value, why = f"{prefix}value", f"{prefix}rationale"
+    return [
+        _value_field(value, f"{about}{_VALUE}", criterion.scale, filled.get(value, "")),
+        Field(why, f"{about}{_WHY}", "comment", value=filled.get(why, "")),
+    ]
 
 
 def _value_field(name: str, label: str, scale: Scale, chosen: str) -> Field:
@@ -70,10 +70,9 @@ def _value_field(name: str, label: str, scale: Scale, chosen: str) -> Field:
     if not choices and isinstance(scale, Numeric):
         limits, step = (scale.minimum, scale.maximum), "1" if scale.integer else "any"
         return Field(name, label, "number", [], *limits, step, value=chosen)
-    keys = iter(_KEYS)
-    if isinstance(scale, Numeric):  # a digit is its own key
-        keys = iter([value if len(value) == 1 else "" for value, *_ in choices])
-    options = [Option(choice, text, hint, next(keys, "")) for choice, text, hint in choices]
+    digits = [value if len(value) == 1 else "" for value, *_ in choices]
+    keys = iter(digits if isinstance(scale, Numeric) else _KEYS)
+    options = [Option(*choice, key=next(keys, "")) for choice in choices]
     return Field(name, label, "choice", options, value=chosen)
 
 
@@ -107,6 +106,32 @@ def _check_judgment(judgment: Mapping[str, Any] | None, seen_id: str | None) -> 
             "The judge has judged this case again since you opened it. Look at the case again, and "
             "send your answer again."
         )
+
+
+def answers_another(case: CasePayload, reply: Mapping[str, Any]) -> bool:
+    """Return whether a reply answers the question about another expert's comment."""
+    said = case.get("said") or {}
+    return case["kind"] == "question" and said.get("author") not in (None, reply.get("author"))
+
+
+def feedback_of(case: CasePayload, reply: Mapping[str, Any]) -> dict[str, Feedback]:
+    feedback: dict[str, Feedback] = {}
+    for name in case["criteria"]:
+        about = {"example": case["example"], "judgment": case["judgments"].get(name)}
+        answer = reply.get(name) if case["kind"] == "panel" else reply
+        if case["kind"] == "question":
+            earlier = Feedback.model_validate({**case["said"], **about})
+            question = " ".join(case["asked"])
+            if answers_another(case, reply):
+                fields = {**reply, **about, "rationale": f"{question}\n{reply['rationale']}"}
+                feedback[name] = Feedback.model_validate(fields)
+            else:
+                scale = criteria_of(case)[name].scale
+                feedback[name] = merge_clarification(earlier, question, reply, scale)
+        elif answer:
+            fields = {"author": reply.get("author"), **answer, **about}
+            feedback[name] = Feedback.model_validate(fields)
+    return feedback
 
 
 def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -2,21 +2,22 @@
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 import httpx
 import jinja2
 from langgraph_sdk.client import LangGraphClient
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
-from memalign_graph.errors import InvalidInputError, visible
-from memalign_graph.review.queue import ReviewQueue
+from memalign_graph.errors import InvalidInputError, MemAlignError, visible
+from memalign_graph.review.queue import NotOpenError, ReviewQueue
 from memalign_graph.review.tasks import Reviewer, ReviewTask
 
 _MAX_NAME_CHARS = 100
@@ -41,6 +42,7 @@ _TEMPLATES = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
 )
 _TEMPLATES.filters["visible"] = visible
+_TEMPLATES.filters["time"] = lambda at: f"{at.astimezone(UTC):%d %b %Y, %H:%M} UTC"
 
 
 @dataclass
@@ -170,7 +172,6 @@ class PageRequest:
     def page_context(self, title: str, active: str = "") -> dict[str, Any]:
         """Return what every page shows, apart from what is read from the store."""
         criterion = self.request.path_params.get("criterion")
-        answered = self.request.query_params.get("in")
         return {
             "title": title,
             "active": active,
@@ -180,7 +181,7 @@ class PageRequest:
             "verified": self.reviewer.verified,
             "token": self.token,
             "stored": "done" in self.request.query_params,
-            "answered": answered if answered in self.queue.judges else None,
+            "answered": self.request.query_params.get("in"),
             "notices": [],
             "open": "…",
         }
@@ -192,6 +193,39 @@ class PageRequest:
         """Render a part of a page, which the browser loads on demand."""
         fragments: Any = _TEMPLATES.get_template("fragments.html.jinja").module
         return HTMLResponse(str(getattr(fragments, macro)(**context)))
+
+
+Handler = Callable[[PageRequest], Awaitable[Response]]
+
+
+async def respond(
+    queue: ReviewQueue, sign_in: SignIn, handler: Handler, request: Request
+) -> Response:
+    """Respond to a request of a reviewer with a name; show errors as pages."""
+    token, form, is_get = token_of(request), dict[str, str](), request.method != "POST"
+    try:
+        reviewer = sign_in.reviewer(request)
+        form = {} if is_get else await read_form(request, token)
+        page = PageRequest(queue, request, reviewer, token, form)
+        if reviewer.name or request.url.path == "/review/name":
+            response = await handler(page)
+        else:
+            back = quote(request.url.path) if is_get else "/review"
+            response = redirect(f"/review/name?back={quote(back)}")
+    except HTTPException as error:
+        response = PlainTextResponse(error.detail, error.status_code)
+    except ClientDisconnect:
+        response = Response(status_code=400)  # nobody reads it
+    except (MemAlignError, httpx.HTTPError) as error:  # the latter from the Agent Server
+        fields, is_gone = ("value", "rationale", "text"), isinstance(error, NotOpenError)
+        written = {name: text for name, text in form.items() if name.rpartition(".")[2] in fields}
+        context = {"message": str(error), "written": written, "is_gone": is_gone}
+        response = page.render("error", page=page.page_context("That did not work"), **context)
+        response.status_code = 404 if is_gone else 400
+    response.headers.update(_HEADERS)
+    # Same-site "lax": with "strict", a link in a mail would replace the token of open pages.
+    set_cookie(response, request, "memalign_token", token)
+    return response
 
 
 def _refusal(reason: str) -> HTTPException:
@@ -216,13 +250,6 @@ def token_of(request: Request) -> str:
     """Return the browser's form token, or a new one."""
     token = request.cookies.get("memalign_token", "")
     return token if re.fullmatch(r"[A-Za-z0-9_-]{22}", token) else secrets.token_urlsafe(16)
-
-
-def secure(response: Response, request: Request, token: str) -> None:
-    """Set the security headers and the cookie with the form token."""
-    response.headers.update(_HEADERS)
-    # Same-site "lax": with "strict", a link in a mail would replace the token of open pages.
-    set_cookie(response, request, "memalign_token", token)
 
 
 def set_cookie(

@@ -19,12 +19,13 @@ from langgraph_sdk.errors import (
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.interrupts import CASE_KEYWORD
-from memalign_graph.review.forms import shown_judgments
-from memalign_graph.review.tasks import CasePayload, ReviewTask, answers_another, make_task
+from memalign_graph.review.forms import CasePayload, answers_another, shown_judgments
+from memalign_graph.review.tasks import ReviewTask, make_task
 from memalign_graph.types import Example
 
 logger = logging.getLogger(__name__)
 
+_MAX_STATES = 100
 _REPEATED_CONFIG = {"recursion_limit", "tags"}
 _TASK_ID = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
@@ -105,16 +106,16 @@ async def load_thread(client: Any, thread_id: str) -> Mapping[str, Any]:
 
 
 async def load_case(
-    client: Any, task_id: str, criteria: Mapping[str, Any], max_states: int
+    client: Any, task_id: str, criteria: Mapping[str, Any], *, late: bool = False
 ) -> CasePayload | None:
-    """Load a task's case; for an answered task, from up to `max_states` earlier states."""
+    """Load a task's case; if late, also one that is answered, from earlier states."""
     thread_id, interrupt_id = parse_task_id(task_id)
     if client is None or not thread_id:
         return None
     thread = await load_thread(client, thread_id)
     cases = cases_of(thread, criteria)
-    if max_states and thread and interrupt_id not in cases:
-        for state in await client.threads.get_history(thread_id, limit=max_states):
+    if late and thread and interrupt_id not in cases:
+        for state in await client.threads.get_history(thread_id, limit=_MAX_STATES):
             cases |= cases_of({"interrupts": {"": state["interrupts"]}}, criteria)
     return cases.get(interrupt_id)
 

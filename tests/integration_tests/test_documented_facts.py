@@ -71,7 +71,7 @@ from memalign_graph.memory import recall, reports, view
 from memalign_graph.memory.learning import record_questions
 from memalign_graph.prompts import distill_small
 from memalign_graph.review import queue
-from memalign_graph.review.tasks import LEASE
+from memalign_graph.review.leases import LEASE
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.untrusted_text import _MAX_DESTINATIONS
 from tests.conftest import CRITERION

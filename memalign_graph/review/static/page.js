@@ -2,7 +2,6 @@
 (() => {
   const find = (selector, root = document) => root.querySelector(selector);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-  const place = find("[data-here]");
   const answer = find("form.answer");
   const keys = find("#keys");
   let pressed; // the chosen option on which a click began; keys of radio buttons also make clicks
@@ -56,19 +55,9 @@
     (questions.find(isOpen) || last).scrollIntoView({ block: "nearest" });
   };
 
-  let comment = answer && find("textarea", answer);
-  const quote = () => {
-    const text = getSelection().toString().trim().replace(/\s+/g, " ");
-    if (!text || !comment || !find("article").contains(getSelection().anchorNode)) return;
-    const before = comment.value && !/\s$/.test(comment.value) ? `${comment.value} ` : comment.value;
-    comment.value = `${before}“${text.length > 500 ? `${text.slice(0, 500)}…` : text}” `;
-    comment.dispatchEvent(new Event("input", { bubbles: true }));
-    getSelection().removeAllRanges();
-    comment.focus();
-  };
   const toComment = () => {
     const isAfter = (field) => last?.compareDocumentPosition(field) & Node.DOCUMENT_POSITION_FOLLOWING;
-    (all("textarea", answer).find(isAfter) || comment)?.focus();
+    (all("textarea", answer).find(isAfter) || find("textarea", answer)).focus();
   };
 
   document.addEventListener("keydown", (event) => {
@@ -91,7 +80,7 @@
     if (/^\d$/.test(key)) return choose(key, event);
     if (key === "Enter" && target.closest("a, button, summary")) return;
     const button = find(`[data-key="${CSS.escape(key)}"]`);
-    const act = { w: answer && toComment, q: answer && quote, "?": () => keys.showModal() }[key] || (button && (() => button.click()));
+    const act = { w: answer && toComment, "?": () => keys.showModal() }[key] || (button && (() => button.click()));
     if (!act) return;
     event.preventDefault();
     act();
@@ -126,15 +115,7 @@
       point();
       all(".preview").forEach((preview) => preview.replaceChildren()); // they are of an earlier answer
     });
-    answer.addEventListener("focusin", (event) => {
-      if (event.target.matches("textarea")) comment = event.target;
-      point();
-    });
+    answer.addEventListener("focusin", point);
     point();
-  }
-  if (place) {
-    const body = new URLSearchParams({ token: place.dataset.token });
-    const beat = () => document.hidden || fetch(`${place.dataset.here}/beat`, { method: "POST", body }).catch(() => {});
-    setInterval(beat, 60000);
   }
 })();

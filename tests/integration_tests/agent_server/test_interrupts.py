@@ -128,7 +128,7 @@ async def test_page_resumes_as_the_run_that_asked(client: SyncLangGraphClient) -
         return COLD
 
     async with get_client(url=str(client.http.client.base_url)) as page:
-        case = await threads.load_case(page, task_id, criteria, 0)
+        case = await threads.load_case(page, task_id, criteria)
         assert case is not None
         assert await threads.resume(page, task_id, case, reply) is not None
     assert pending(client, thread) == []

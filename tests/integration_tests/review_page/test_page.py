@@ -14,7 +14,6 @@ from memalign_graph import (
     Criterion,
     Example,
     Feedback,
-    JudgeMemory,
     Numeric,
     Pairwise,
 )
@@ -22,23 +21,24 @@ from memalign_graph.interrupts import case_payload
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson
-from memalign_graph.review import app, create_review_app, tasks, views
+from memalign_graph.review import create_review_app, dashboard, leases
 from memalign_graph.review import queue as queue_module
 from memalign_graph.review.answers import Answer
 from memalign_graph.review.forms import answer_fields, fields_of, parse_form
 from memalign_graph.review.requests import _TEMPLATES, SignIn
 from memalign_graph.review.tasks import Reviewer
-from tests.conftest import CRITERION, operations
+from tests.conftest import operations
 from tests.integration_tests.review_page.conftest import NAME, Expert, Office, Threads
-from tests.loopback import Rule, error
+from tests.loopback import Rule
 
 
 async def test_answer_is_learned_and_the_expert_is_notified(office: Office) -> None:
     queue, ann = await office.begin("Wait.", "Send a photo.")
-    assert "The loopback judge" not in ann.text  # hidden until there is an answer
+    assert "The loopback judge" not in ann.text  # hidden until the expert wants to see it
     case, page = ann.here, ann.page
+    assert "The loopback judge finds nothing" in (await ann.get(f"{case}?show=verdict")).text
     await ann.post(f"{case}/effect", value="false", rationale="Too cold.")
-    assert "The loopback judge finds nothing" in ann.text
+    assert "Settled cases that would change" in ann.text
     assert await office.feedback() == {}  # a preview stores nothing
     ann.page = page
     await ann.answer(value="false", rationale="Too cold.")
@@ -52,16 +52,6 @@ async def test_answer_is_learned_and_the_expert_is_notified(office: Office) -> N
     assert "1 case waits" in ann.text
     assert "Too cold." in (await ann.get(f"/review/learned/{NAME}")).text
     assert "0 of 1 (0%)" in (await ann.get(f"/review/standing/{NAME}")).text
-
-
-async def test_memory_below_the_leases_changes_nothing(office: Office) -> None:
-    namespace = ["memalign_review", "leases"]
-    memory = JudgeMemory(
-        office.store, CRITERION, namespace=namespace, embeddings=office.judge.embeddings
-    )
-    await memory.aadd_guideline("Say sorry first.")
-    _, ann = await office.begin("Wait.")
-    assert ann.page.status_code == 200
 
 
 async def test_leased_case_is_not_offered(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +72,7 @@ async def test_leased_case_is_not_offered(office: Office, monkeypatch: pytest.Mo
     assert "ann" in (await bob.get(first)).text
     await bob.post(f"{first}/skip")
     assert bob.here != first
-    monkeypatch.setattr(tasks, "LEASE", timedelta(0))
+    monkeypatch.setattr(leases, "LEASE", timedelta(0))
     listed, _ = await queue.list_tasks(Reviewer("bob"))
     assert [task.skipped for task in listed] == [False, False, False, True]
 
@@ -129,32 +119,12 @@ async def test_two_answers_to_one_case_are_both_stored(office: Office) -> None:
     assert "Cases in dispute" in (await ann.get(f"/review/learned/{NAME}")).text
 
 
-async def test_oldest_notices_of_experts_who_never_return_are_dropped(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("memalign_graph.review.answers._MAX_NOTIFIED", 1)
-    queue, ann = await office.begin("One.", "Two.", "Three.")
-    await office.answer(queue, ann)
-    await office.answer(queue, await office.expert("bob", queue).get("/review/next"))
-    notices = [queue.answers.take_notices(Reviewer(name)) for name in ("ann", "bob")]
-    assert list(map(len, notices)) == [0, 1]
-
-
 async def test_list_says_how_many_cases_it_leaves_out(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_module, "_MAX_LISTED", 2)
-    monkeypatch.setattr(app, "_MAX_SHOWN", 1)
+    monkeypatch.setattr(queue_module, "_MAX_LISTED", 1)
     _, ann = await office.begin("One.", "Two.", "Three.")
     assert "2 more come after these." in (await ann.get("/review")).text
-
-
-async def test_answer_is_stored_if_the_model_fails(office: Office) -> None:
-    queue, ann = await office.begin("One.")
-    office.server.responder = lambda _: error(500, "It broke.")
-    await office.answer(queue, ann)
-    assert "stored, and learned from later" in (await ann.get("/review")).notices[0]
-    assert await office.feedback() == {("ann", "One."): (False, "Too cold.")}
 
 
 async def test_expert_is_told_that_an_answer_changed_no_guideline(
@@ -183,15 +153,14 @@ async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) 
     await office.answer(queue, ann)
     [episode] = await office.memory.aepisodes()
     await ann.get(f"/review/mine/{NAME}")
-    await bob.get(f"/review/learned/{NAME}")
     change = {"episode_id": episode.id, "value": "false", "rationale": "Too short."}
-    assert (await bob.post(f"/review/mine/{NAME}", **change)).page.status_code == 400
-    await bob.get(f"/review/learned/{NAME}")
-    await bob.post(f"/review/learned/{NAME}", action="take-back", episode_id=episode.id)
+    for action in ("", "take-back"):
+        await bob.get(f"/review/learned/{NAME}")
+        await bob.post(f"/review/mine/{NAME}", **change, action=action)
+        assert bob.page.status_code == 400
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
     assert "Too short." in (await ann.post(f"/review/mine/{NAME}", **change)).text
-    [take_back] = re.findall(r'formaction="([^"]+)', ann.page.text)
-    await ann.post(take_back, action="take-back", episode_id=episode.id, was="")
+    await ann.post(f"/review/mine/{NAME}", action="take-back", episode_id=episode.id, was="")
     assert await office.feedback() == {}
     assert ann.here == f"/review/mine/{NAME}"
 
@@ -249,7 +218,7 @@ def was(expert: Expert) -> str:
 async def test_older_answers_can_be_changed(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "_MAX_ANSWERS", 1)
+    monkeypatch.setattr(dashboard, "_MAX_ANSWERS", 1)
     for outputs in ("Older.", "Newer."):
         example = Example(inputs="Where is my order?", outputs=outputs)
         await office.memory.aremember(Feedback(example=example, value=True, author="ann"))
@@ -358,25 +327,7 @@ async def test_preview_shows_conflicting_labels_and_the_proposed_guideline(offic
     await ann.post(f"{case}/rule", **form)
     lesson = "When judging, heed the expert: Too cold."
     assert f"a new rule {lesson}" in ann.text
-    await office.memory.aadd_guideline(lesson, author="bob")
-    ann.page = page
-    await ann.post(f"{case}/rule", **form)
-    assert f"an active rule is confirmed {lesson}" in ann.text
     assert [episode.author for episode in await office.memory.aepisodes()] == ["bob"]
-
-
-def test_criterion_name_is_shown_as_written() -> None:
-    criteria = [Criterion(name=name, instructions="Is it?") for name in ("GDPR", "tone of iOS")]
-    case = case_payload("panel", criteria)
-    assert [field.label for field in fields_of(case, {})] == [
-        "GDPR: your answer",
-        "GDPR: why, in your own words",
-        "tone of iOS: your answer",
-        "tone of iOS: why, in your own words",
-    ]
-    alone = case_payload("review", criteria[:1])
-    labels = [field.label for field in fields_of(alone, {})]
-    assert labels == ["Your answer", "Why, in your own words"]
 
 
 def marks(minimum: int, maximum: int) -> Numeric:

@@ -1,6 +1,7 @@
 """The dashboard: guidelines, history and agreement."""
 
 import asyncio
+import re
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from typing import Any
 
@@ -10,8 +11,8 @@ from memalign_graph.memory.facts import Fact, new_id, timestamp_us
 from memalign_graph.memory.feedback import record_judgments
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
 from memalign_graph.memory.learning import record_check_answers
+from memalign_graph.review.dashboard import agreement_overview, answers_by, guideline_overview
 from memalign_graph.review.requests import _TEMPLATES
-from memalign_graph.review.views import agreement_overview, answers_by, guideline_overview
 from memalign_graph.types import ReviewChoice
 from tests.unit_tests.memory.support import learn, op
 from tests.unit_tests.review.test_preview import feedback_on, judged, memory_of
@@ -28,13 +29,13 @@ def test_guideline_is_shown_with_its_sources_and_auc() -> None:
     memory.remember([feedback_on("late 1", False, given_at=index - timedelta(1))])
     learn(memory, op("add", *sources, text="Be kind.", question="Is it kind?"))
     run_sync(record_check_answers(SYNC, memory.access, {asked_id("Is it kind?", ""): rights}))
-    overview = asyncio.run(guideline_overview(memory.access, "ann"))
+    overview = asyncio.run(guideline_overview(memory.access))
     [guideline], [dispute, _] = overview["guidelines"], overview["disputes"]
     assert (guideline["worth"].auc, guideline["worth"].cases) == (1.0, 9)
     answer = {"author": "ann", "value": "Yes", "rationale": "So kind."}
-    title, key = "The answer to kind 1", episode.episode_id
-    assert guideline["sources"][0] == {**answer, "episode_id": key, "title": title, "mine": True}
-    assert [source["mine"] for source in guideline["sources"]] == [True, False]
+    title = "The answer to kind 1"
+    assert {**answer, "title": title} in guideline["sources"]
+    assert len(guideline["sources"]) == 2
     assert (dispute["title"], answer in dispute["answers"]) == (title, True)
     kind, late = asyncio.run(answers_by(memory.access, "ann"))["answers"]
     assert (kind["title"], kind["learned"], late["learned"]) == (title, ["Be kind."], [])
@@ -52,7 +53,7 @@ def test_recent_history_describes_every_kind_of_commit() -> None:
     memory.forget(author="bob", purge=True)
     memory.forget([first.id], author="ann")
     memory.remember([feedback_on(f"warm {3 + index}", True, who) for index, who in enumerate(WHO)])
-    commits = asyncio.run(guideline_overview(memory.access, None))["history"]
+    commits = asyncio.run(guideline_overview(memory.access))["history"]
     assert [commit["version"] for commit in commits] == [
         commit.version for commit in memory.history()
     ]
@@ -119,7 +120,7 @@ def standing(overview: dict[str, Any]) -> str:
 def test_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
     late = [judged(f"late {index}", index % 3 > 0, True) for index in range(30)]
     memory = memory_of(*late)
-    assert asyncio.run(agreement_overview(memory.access))["rate"] is None
+    assert "What experts would say" not in standing(asyncio.run(agreement_overview(memory.access)))
     drawn = ReviewChoice(asks=True, reasons=["sample"])
     for feedback in late:
         assert feedback.judgment is not None
@@ -131,8 +132,8 @@ def test_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
     assert "The share that passes: 67% (" in page
     assert "estimated from 30 answers to the random sample and 30 judgments" in page
     assert "The judge alone says 100% (" in page
-    _, _, weeks_of_rate = page.partition("By week: the experts' rate")
-    assert weeks_of_rate.count("<circle") == 1
+    _, _, weeks = page.partition("By week")
+    assert re.search(r"<td>30</td><td>.* 67%</td><td>67% \(.*\)</td><td>100% \(", weeks)
     assert "On 30 answers to the random sample, agreement has not measurably fallen." in page
     fallen = overview["report"].drift.model_copy(
         update={"has_fallen": True, "before": 0.9, "after": 0.7, "since": date(2026, 1, 2)}

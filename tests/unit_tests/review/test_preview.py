@@ -12,12 +12,12 @@ from memalign_graph import ChatModelError, Example, Feedback, JudgeMemory, Judgm
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.recall import embed_once
-from memalign_graph.review.views import (
+from memalign_graph.review.dashboard import row_title
+from memalign_graph.review.preview import (
     conflicting_labels,
     nearest_case,
     predicted_changes,
     proposed_guidelines,
-    row_title,
 )
 from tests.conftest import CASE, COLD, CRITERION, operations
 from tests.loopback import LoopbackServer, error

@@ -7,8 +7,9 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Example, Judge, JudgeMemory
 from memalign_graph.memory.judgments import utc_now
+from memalign_graph.review.leases import Leases, holder_of
 from memalign_graph.review.queue import ReviewQueue
-from memalign_graph.review.tasks import Leases, Reviewer, holder_of
+from memalign_graph.review.tasks import Reviewer
 from tests.builders import keep_reviewed
 from tests.conftest import CRITERION
 
@@ -70,27 +71,27 @@ class Clock:
 
     async def holder_after(self, **time: float) -> str | None:
         for lease in await self.leases.all():
-            seen = datetime.fromisoformat(lease.value["seen"]) - timedelta(**time)
-            value = {**lease.value, "seen": seen.isoformat()}
+            since = datetime.fromisoformat(lease.value["since"]) - timedelta(**time)
+            value = {**lease.value, "since": since.isoformat()}
             await self.store.aput(NAMESPACE, lease.key, value)
         return holder_of("j-1", await self.leases.all(), "bob")
 
 
-async def test_lease_lasts_ten_minutes() -> None:
+async def test_lease_lasts_half_an_hour() -> None:
     clock = Clock()
-    await clock.leases.renew("ann", "j-1")
-    assert await clock.holder_after(minutes=9, seconds=50) == "ann"
+    await clock.leases.take("ann", "j-1")
+    assert await clock.holder_after(minutes=29, seconds=50) == "ann"
     assert await clock.holder_after(seconds=10) is None
-    await clock.leases.renew("ann", "j-1")
+    await clock.leases.take("ann", "j-1")
     await clock.leases.release("ann", "j-1", skip=True)
     assert await clock.holder_after() is None
-    await clock.leases.renew("ann", "j-1")
-    await clock.holder_after(minutes=11)
-    assert await clock.leases.renew("bob", "j-1") is None
-    assert await clock.leases.renew("ann", "j-1") == "bob"
+    await clock.leases.take("ann", "j-1")
+    await clock.holder_after(minutes=31)
+    assert await clock.leases.take("bob", "j-1") is None
+    assert await clock.leases.take("ann", "j-1") == "bob"
 
 
 async def test_first_lease_holder_is_kept() -> None:
     clock = Clock()
-    names = ("bob", "ann", "bob")  # the last is a heartbeat
-    assert [await clock.leases.renew(name, "j-1") for name in names] == [None, "bob", None]
+    names = ("bob", "ann", "bob")  # who loads the page again
+    assert [await clock.leases.take(name, "j-1") for name in names] == [None, "bob", None]
