@@ -49,8 +49,7 @@ def _back(page: PageRequest) -> str:
 
 async def list_tasks(page: PageRequest) -> Response:
     tasks, count = await page.queue.list_tasks(page.reviewer)
-    title, more = "Cases that wait for you", count - len(tasks)
-    return await page.show("queue", title, tasks=tasks, more=more)
+    return await page.show("queue", "Cases that wait for you", tasks=tasks, more=count - len(tasks))
 
 
 async def next_task(page: PageRequest, **answered: str) -> Response:
@@ -109,7 +108,7 @@ async def preview_answer(page: PageRequest) -> Response:
     case = (await page.open_task()).case
     try:
         feedback = forms.feedback_of(case, forms.parse_form(case, page.form, page.reviewer.name))
-        if page.request.path_params["preview"] == "rule":
+        if page.request.url.path.endswith("/rule"):
             return page.fragment("rule", rules=await preview.rules(page.queue, case, feedback))
         effect = await preview.effect(page.queue, case, feedback)
         return page.fragment("effect", **effect)
@@ -208,7 +207,8 @@ _PAGES: list[tuple[str, str, Handler]] = [
     ("GET", f"{_CASE}/{{form}}", show_case),  # a form that is loaded again
     ("POST", f"{_CASE}/answer", post_answer),
     ("POST", f"{_CASE}/skip", skip_task),
-    ("POST", f"{_CASE}/{{preview}}", preview_answer),
+    ("POST", f"{_CASE}/effect", preview_answer),
+    ("POST", f"{_CASE}/rule", preview_answer),
     ("GET", f"{_LEARNED}/changes/{{version}}", show_changes),
     ("GET", _LEARNED, show_guidelines),
     ("POST", _LEARNED, edit_guidelines),

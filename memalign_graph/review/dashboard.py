@@ -52,10 +52,9 @@ async def guideline_overview(access: MemoryAccess) -> Shown:
 
 
 async def _last_commits(access: MemoryAccess, rows: dict[str, EpisodeRow]) -> list[Shown]:
-    commits = await history(ASYNC, access, _MAX_COMMITS)
     answered = {fact.id: fact.said for fact in access.view.facts()[0]}
     recent: list[Shown] = []
-    for commit in commits:
+    for commit in await history(ASYNC, access, _MAX_COMMITS):
         answers = [rows[key] for key in answered.get(commit.id, ()) if key in rows]
         authors = sorted({author for row in answers if (author := row.content.get("author"))})
         what = _describe_commit(commit, commit.author or ", ".join(authors))

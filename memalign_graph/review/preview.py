@@ -45,10 +45,9 @@ async def effect(
     accesses = {name: queue.access(name, case["namespace"]) for name in feedback_by_name}
     vector = await _embed_case([*accesses.values()], case)
     for name, feedback in feedback_by_name.items():
-        others += conflicting_labels(accesses[name], feedback)
-        more, unknown = await predicted_changes(
-            accesses[name], feedback, vector, queue.judges[name].mode
-        )
+        access, decide = accesses[name], queue.judges[name].mode
+        others += conflicting_labels(access, feedback)
+        more, unknown = await predicted_changes(access, feedback, vector, decide)
         changes += more
     return {"others": others, "changes": changes, "unknown": unknown}
 
@@ -178,17 +177,13 @@ async def proposed_guidelines(
     )
     for operation in result.operations:
         table.apply(operation)
+    questions = {key: guideline.question for key, guideline in table.after.items()}
     proposals: list[Shown] = []
     for change in table.outcome:
-        guideline = table.after.get(change["guideline_id"])
-        is_support = change["action"] == "add" and change["guideline_id"] in active
-        proposals.append(
-            {
-                "action": "support" if is_support else change["action"],
-                "text": change["text"],
-                "question": None if guideline is None else guideline.question,
-            }
-        )
+        key, action = change["guideline_id"], change["action"]
+        if action == "add" and key in active:
+            action = "support"
+        proposals.append({"action": action, "text": change["text"], "question": questions.get(key)})
     return proposals
 
 

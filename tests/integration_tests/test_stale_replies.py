@@ -173,23 +173,16 @@ async def test_panel_applies_no_decision_to_unseen_verdicts(bench: Bench) -> Non
 async def test_reply_about_a_former_criterion_is_not_learned(bench: Bench) -> None:
     """A deployment renames the criterion while an expert is asked."""
     renamed = Criterion(name="accuracy", instructions="Is it true?")
-    for on, graphs, case in (
-        (
-            "gate",
-            [gated(bench, Writer("a"), each, **ALWAYS) for each in (CRITERION, renamed)],
-            asked(),
-        ),
-        ("review", [bench.review_graph(each) for each in (CRITERION, renamed)], CASE),
-    ):
+    gates = [gated(bench, Writer("a"), each, **ALWAYS) for each in (CRITERION, renamed)]
+    reviews = [bench.review_graph(each) for each in (CRITERION, renamed)]
+    for on, graphs, case in (("gate", gates, asked()), ("review", reviews, CASE)):
         await bench.invoke(graphs[0], case, on)
         with pytest.raises(InvalidInputError, match=r"asked about 'support_tone', but .* 'accu"):
             await bench.resume(graphs[1], {"value": True, "author": "ann"}, on)
         # The refused reply does not take the place of the next one.
         await bench.resume(graphs[0], {"value": False, "author": on}, on)
-    assert {(each.author, each.value) for each in await bench.episodes()} == {
-        ("gate", False),
-        ("review", False),
-    }
+    said = {(each.author, each.value) for each in await bench.episodes()}
+    assert said == {("gate", False), ("review", False)}
     assert await bench.episodes(criterion=renamed) == []
 
 

@@ -55,10 +55,8 @@
     (questions.find(isOpen) || last).scrollIntoView({ block: "nearest" });
   };
 
-  const toComment = () => {
-    const isAfter = (field) => last?.compareDocumentPosition(field) & Node.DOCUMENT_POSITION_FOLLOWING;
-    (all("textarea", answer).find(isAfter) || find("textarea", answer)).focus();
-  };
+  // The comment on a question is the next field.
+  const toComment = () => find("textarea", last?.nextElementSibling || answer).focus();
 
   document.addEventListener("keydown", (event) => {
     const target = event.target instanceof Element ? event.target : document.body;

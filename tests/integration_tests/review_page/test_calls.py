@@ -26,17 +26,10 @@ async def test_call_is_compared_with_the_nearest_approved_call(office: Office) -
     await office.memory.aremember(Feedback(example=other, value=True))
     case = ann.here
     assert "No call of refund is approved yet." in (await ann.get(f"{case}/nearest")).text
-    feedback = [
-        (call(order="A7", amount=20), True),
-        (
-            call(order="A7", amount=5, note="<b>now</b>", fast=True),
-            False,
-        ),  # more similar, but wrong
-        (call(order="A7", amount=5, note="<b>now</b>", fast=True), True),  # by one of three
-        (call(order="A7", amount=5, note="<b>now</b>", fast=True), False),
-        ("Paid.", True),
-    ]
-    for number, (outputs, value) in enumerate(feedback):
+    # More similar, but right for one of three only.
+    fast = call(order="A7", amount=5, note="<b>now</b>", fast=True)
+    feedback = [(call(order="A7", amount=20), True), (fast, False), (fast, True), (fast, False)]
+    for number, (outputs, value) in enumerate([*feedback, ("Paid.", True)]):
         example = Example(inputs=ASKED, outputs=outputs)
         await office.memory.aremember(Feedback(example=example, value=value, author=f"e{number}"))
     await ann.get(case)
@@ -85,23 +78,13 @@ async def test_reason_to_ask_does_not_tell_the_hidden_verdict(office: Office) ->
 
 def test_only_a_name_with_arguments_counts_as_a_call() -> None:
     assert tool_call(call(a=1)) == call(a=1)
-    others: list[Any] = [
-        "refund",
-        None,
-        [],
-        {"name": "x"},
-        {"name": 1, "args": {}},
-        {**call(), "id": 1},
-    ]
-    for outputs in others:
+    others: list[Any] = ["refund", None, [], {"name": "x"}, {"name": "x", "args": "y"}]
+    for outputs in (*others, {"name": 1, "args": {}}, {**call(), "id": 1}):
         assert tool_call(outputs) is None
-    assert tool_call({"name": "x", "args": "y"}) is None
     arguments = arguments_of(call(a=1, b=None), call(a=1, b=None, c=0))
-    assert [(item.name, item.differs, bool(item.other)) for item in arguments] == [
-        ("a", False, True),
-        ("b", False, True),
-        ("c", True, True),
-    ]
+    assert all(item.other for item in arguments)
+    differences = {item.name: item.differs for item in arguments}
+    assert differences == {"a": False, "b": False, "c": True}
     assert [item.differs for item in arguments_of(call(a=1), call(a=True))] == [True]
 
 
