@@ -21,14 +21,7 @@ from memalign_graph import (
 )
 from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, agent, calls, gate
-from tests.integration_tests.gates.support import (
-    Counted,
-    Writer,
-    asked,
-    gated,
-    models,
-    wired,
-)
+from tests.integration_tests.gates.support import Counted, Writer, asked, gated, models, wired
 from tests.integration_tests.panels.support import FACTS, LENGTH, TONE, Parent, reviewed
 from tests.loopback import ChatRequest, LoopbackServer, Rule
 

@@ -14,10 +14,7 @@ from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from starlette.requests import ClientDisconnect
 
-from memalign_graph import (
-    Example,
-    create_judge_graph,
-)
+from memalign_graph import Example, create_judge_graph
 from memalign_graph.review import ReviewQueue
 from memalign_graph.review.tasks import Reviewer
 from tests.builders import keep_reviewed

@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import (
-    Boolean,
-    Categorical,
-    Criterion,
-    Example,
-    Feedback,
-    Numeric,
-    Pairwise,
-)
+from memalign_graph import Boolean, Categorical, Criterion, Example, Feedback, Numeric, Pairwise
 from memalign_graph.interrupts import case_payload
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.guidelines import GuidelineOperation
