@@ -39,10 +39,8 @@ async def guideline_overview(access: MemoryAccess) -> Shown:
     rows = {row.id: row for row in access.view.rows()}
     overview = []
     for guideline in guidelines:
-        sources = newest_first(rows[key] for key in guideline.episode_ids if key in rows)[
-            :_MAX_SOURCES
-        ]
-        shown = [{"title": row_title(row), **feedback_summary(row, scale)} for row in sources]
+        sources = newest_first(rows[key] for key in guideline.episode_ids if key in rows)
+        shown = [feedback_summary(row, scale) for row in sources[:_MAX_SOURCES]]
         overview.append({**dict(guideline), "sources": shown})
     return {
         "guidelines": overview,
@@ -111,7 +109,6 @@ async def answers_by(access: MemoryAccess, author: str, first: int = 0) -> Shown
         filled = {"value": value, "rationale": row.content.get("rationale") or ""}
         return {
             "episode_id": row.id,
-            "title": row_title(row),
             **feedback_summary(row, scale),
             "at": row.given_at,
             "learned": texts[row.id],
@@ -168,9 +165,10 @@ def row_title(row: EpisodeRow) -> str:
 
 
 def feedback_summary(row: EpisodeRow, scale: Scale) -> Shown:
-    """Return who answered, with what value and comment."""
+    """Return what was judged, and who answered with what value and comment."""
     fields = {name: row.content.get(name) for name in ("author", "rationale")}
-    return {**fields, "value": None if row.value is None else shown_value(scale, row.value)}
+    value = None if row.value is None else shown_value(scale, row.value)
+    return {"title": row_title(row), "value": value, **fields}
 
 
 def newest_first(rows: Iterable[EpisodeRow]) -> list[EpisodeRow]:

@@ -32,9 +32,9 @@ def test_guideline_is_shown_with_its_sources_and_auc() -> None:
     overview = asyncio.run(guideline_overview(memory.access))
     [guideline], [dispute, _] = overview["guidelines"], overview["disputes"]
     assert (guideline["worth"].auc, guideline["worth"].cases) == (1.0, 9)
-    answer = {"author": "ann", "value": "Yes", "rationale": "So kind."}
     title = "The answer to kind 1"
-    assert {**answer, "title": title} in guideline["sources"]
+    answer = {"title": title, "author": "ann", "value": "Yes", "rationale": "So kind."}
+    assert answer in guideline["sources"]
     assert len(guideline["sources"]) == 2
     assert (dispute["title"], answer in dispute["answers"]) == (title, True)
     kind, late = asyncio.run(answers_by(memory.access, "ann"))["answers"]

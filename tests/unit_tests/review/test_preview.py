@@ -91,7 +91,8 @@ def test_conflicting_labels_are_those_of_other_experts_on_the_same_case() -> Non
         answer = feedback_on("warm 1", value, author, rationale="So.")
         return conflicting_labels(memory.access, answer)
 
-    assert conflicts(True, "ann") == [{"author": "bob", "value": "No", "rationale": "Too long."}]
+    bobs = {"title": "The answer to warm 1", "author": "bob", "value": "No"}
+    assert conflicts(True, "ann") == [{**bobs, "rationale": "Too long."}]
     assert [answer["author"] for answer in conflicts(True, "bob")] == ["ann"]
     assert conflicts(None, "zoe") == []
 
@@ -148,6 +149,7 @@ def test_nearest_case_is_another_case_with_a_value() -> None:
     ]
     memory = memory_of(*cases, feedback_on("warm 3", True, "bob", rationale="Fine."))
     nearest = asyncio.run(nearest_case(memory.access, example("warm 1"), None))
-    expected = {"author": "bob", "value": "Yes", "rationale": "Fine.", "example": example("warm 3")}
+    answer = {"author": "bob", "value": "Yes", "rationale": "Fine."}
+    expected = {**answer, "title": "The answer to warm 3", "example": example("warm 3")}
     assert nearest == {**expected, "similarity": pytest.approx(0.9, abs=0.1)}
     assert asyncio.run(nearest_case(memory.access, example("new"), None)) is None
