@@ -275,7 +275,9 @@ async def test_reworded_guideline_is_not_changed(office: Office, change: dict[st
     assert guideline.text == "Say when it will come."
 
 
-async def test_answered_case_does_not_open_as_a_new_case(office: Office) -> None:
+async def test_answered_case_opens_no_more_but_takes_the_answer_of_an_open_page(
+    office: Office,
+) -> None:
     await office.judged("Wait.")
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)
@@ -286,8 +288,10 @@ async def test_answered_case_does_not_open_as_a_new_case(office: Office) -> None
         assert "This case is answered" in expert.text
     # A page that is open already can still show the verdict.
     assert (await bob.get(f"{case}?show=verdict")).page.status_code == 200
-    await office.answer(queue, bob)
-    assert len(await office.feedback()) == 2
+    await office.answer(queue, bob, value="true")
+    expected = {("ann", "Wait."): (False, "Too cold."), ("bob", "Wait."): (True, None)}
+    assert await office.feedback() == expected
+    assert "Cases in dispute" in (await ann.get(f"/review/learned/{NAME}")).text
 
 
 async def test_leases_are_removed_after_a_day(office: Office) -> None:

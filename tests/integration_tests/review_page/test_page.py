@@ -98,19 +98,6 @@ async def test_shutdown_waits_for_learning(office: Office, monkeypatch: pytest.M
     assert len(learned) == 1
 
 
-async def test_two_answers_to_one_case_are_both_stored(office: Office) -> None:
-    await office.judged("Wait.")
-    queue = office.queue()
-    ann, bob = office.expert("ann", queue), office.expert("bob", queue)
-    await ann.get("/review/next")
-    await bob.get(ann.here)
-    await asyncio.gather(ann.answer(value="false", rationale="Too cold."), bob.answer(value="true"))
-    await queue.answers.drain()
-    expected = {("ann", "Wait."): (False, "Too cold."), ("bob", "Wait."): (True, None)}
-    assert await office.feedback() == expected
-    assert "Cases in dispute" in (await ann.get(f"/review/learned/{NAME}")).text
-
-
 async def test_list_says_how_many_cases_it_leaves_out(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
