@@ -145,7 +145,7 @@ async def test_expert_who_gave_a_name_returns_to_the_case(office: Office) -> Non
     await bob.post("/review/name", who="bob", back=back)
     assert (bob.page.status_code, "Wait." in bob.text) == (200, True)
     bob.http.cookies.delete("memalign_name")
-    await bob.answer(value="false")  # a form is not sent again
+    await bob.post(f"{case}/answer", value="false")  # a form is not sent again
     assert bob.here == "/review/name"
     assert 'name="back" value="/review"' in bob.page.text
 
