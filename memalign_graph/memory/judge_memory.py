@@ -155,9 +155,10 @@ class JudgeMemory:
         """
         if not isinstance(k, int) or k < 0:
             raise InvalidInputError(f"k: expected a whole number from 0 on, got {show_value(k)}.")
-        found = await recall(io, self.access, parse_example(example), k)
-        self.access.log_warnings(found.warnings)
-        return load_examples(self.access.view, found.recalled)
+        access = self.access
+        found = await recall(io, access, parse_example(example), k)
+        access.log_warnings(found.warnings)
+        return load_examples(access.view, found.recalled)
 
     recall, arecall = sync_async_methods(_recall)
 

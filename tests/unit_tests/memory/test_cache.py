@@ -101,6 +101,20 @@ def test_memory_used_last_is_cached_and_one_in_use_is_shared(
     assert len(words_in(first)) == 1
 
 
+def test_memory_that_is_dropped_during_a_recall_is_read_by_it(
+    monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None]
+) -> None:
+    async def dropped_meanwhile(*args: Any) -> Any:
+        found = await recall(*args)
+        reopen()
+        return found
+
+    memory = judge_memory(InMemoryStore())
+    memory.remember(comment("one"))
+    monkeypatch.setattr("memalign_graph.memory.judge_memory.recall", dropped_meanwhile)
+    assert len(memory.recall(QUERY)) == 1
+
+
 def test_size_of_small_memories_is_counted_and_not_at_each_load(
     monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None]
 ) -> None:
