@@ -124,7 +124,7 @@ async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) 
         rows, pending = state.rows, state.pending
         now = {key: (rows[key].content_hash, key in pending) for key in touched & rows.keys()}
         episodes |= now
-        guidelines_before, guidelines = guidelines, state.guideline_terms()
+        guidelines_before, guidelines = guidelines, {**state.guideline_terms}
         if number == start:
             continue
         fact = facts[number - 1]

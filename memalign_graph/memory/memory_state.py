@@ -193,6 +193,8 @@ class MemoryState:
         """
         self.rows: dict[str, EpisodeRow] = {}
         self.guidelines: dict[str, GuidelineRevision] = {}
+        self.guideline_terms: dict[str, int] = {}
+        """Each guideline's term in the version."""
         self.pending: set[str] = set()
         self.answers: dict[str, dict[str, float]] = {}
         """A model's answers to check questions, by `asked_id` and example id."""
@@ -209,41 +211,30 @@ class MemoryState:
         self._consumed: set[str] = set()
         self._retired: set[str] = set()
         self._scrubbed: set[tuple[str, str]] = set()
-        self._hash_terms: dict[str, tuple[GuidelineRevision, int]] = {}
         self._total = 0
         self._is_outdated = False
+        """Whether `settle` applies all lessons again: doing it at each change is quadratic."""
 
     @property
     def version(self) -> str:
         """The hash of the active content: the same content has the same version."""
-        total = self._total + sum(self.guideline_terms().values())
+        total = self._total + sum(self.guideline_terms.values())
         return f"{total % 2**128:032x}"
-
-    def guideline_terms(self) -> dict[str, int]:
-        """Return each guideline's term in the version; only changed ones are hashed again."""
-        before, self._hash_terms = self._hash_terms, {}
-        for key, revision in self.guidelines.items():
-            current = before.get(key)
-            if current is None or current[0] is not revision:
-                current = revision, _guideline_hash_term(revision)
-            self._hash_terms[key] = current
-        return {key: term for key, (_, term) in self._hash_terms.items()}
 
     def apply(self, fact: Fact) -> None:
         """Apply the next fact; guidelines and statuses are right after `settle`."""
-        is_touched = self._apply_feedback(fact) or bool(fact.scrubbed)
+        self._apply_feedback(fact)
         self._apply_check_answers(fact)
         self.failed_attempts.update(fact.failed)
         self._scrubbed |= {(key, each) for key, ids in fact.scrubbed.items() for each in ids}
+        self._is_outdated |= bool(fact.scrubbed)
         if fact.is_lesson:
             self._lesson_facts.append(fact)
             sources = [each.sources for each in fact.guidelines]
             sources += [fact.read, *(gone.sources for gone in fact.retired)]
             self._lesson_hashes.update(*(each.values() for each in sources))
-        # Lessons are applied again once, after all facts: doing it at each change is quadratic.
-        self._is_outdated |= is_touched
-        if fact.is_lesson and not self._is_outdated:
-            self._apply_lesson(fact)
+            if not self._is_outdated:
+                self._apply_lesson(fact)
 
     def settle(self) -> None:
         if self._is_outdated:
@@ -271,20 +262,17 @@ class MemoryState:
         ]
         return ActiveGuidelines(self.version, guidelines, {**self.guidelines})
 
-    def _apply_feedback(self, fact: Fact) -> bool:
-        """Apply new and forgotten feedback; returns whether a lesson depends on it."""
-        is_touched = False
+    def _apply_feedback(self, fact: Fact) -> None:
         for key in fact.forgotten:
-            is_touched |= self._set(key, None)
+            self._set(key, None)
         for episode_id, key in fact.said.items():
             row, before = self._rows_by_key[key], self.rows.get(episode_id)
             if fact.reason == JUDGE_CASES and not self._is_current(episode_id, row.feedback_hash):
                 continue  # forgotten or taken back, before or after the judge was asked
             if row.is_purged and not self._include_purged:
-                is_touched |= self._set(episode_id, None)
+                self._set(episode_id, None)
             elif before is None or row.is_purged or before.given_at <= row.given_at:
-                is_touched |= self._set(episode_id, row)
-        return is_touched
+                self._set(episode_id, row)
 
     def _apply_check_answers(self, fact: Fact) -> None:
         # Hashed by the fact's id, so that a later purge of answers leaves the version as it is.
@@ -296,7 +284,7 @@ class MemoryState:
         if fact.unanswered:
             self.answers = filter_answers(self.answers, fact.keeps_answers_on)
 
-    def _set(self, key: str, row: EpisodeRow | None) -> bool:
+    def _set(self, key: str, row: EpisodeRow | None) -> None:
         old = self.rows.pop(key, None)
         if old is not None:
             self._total -= _hash_term(key, old.content_hash, str(key in self.pending))
@@ -310,11 +298,9 @@ class MemoryState:
             if row.starts_pending and row.feedback_hash not in self._consumed:
                 self.pending.add(key)
             self._total += _hash_term(key, row.content_hash, str(key in self.pending))
-        if old is not row:
-            self.changed.add(key)
-        hashes = {each.feedback_hash for each in (old, row) if each is not None}
-        is_same = old is not None and row is not None and len(hashes) == 1
-        return not is_same and not self._lesson_hashes.isdisjoint(hashes)
+        self.changed.add(key)
+        before, after = ({each.feedback_hash} if each else set[str]() for each in (old, row))
+        self._is_outdated |= not self._lesson_hashes.isdisjoint(before ^ after)
 
     def _set_pending(self, key: str, *, is_pending: bool) -> None:
         row = self.rows[key]
@@ -329,12 +315,10 @@ class MemoryState:
     def _reapply_lessons(self) -> None:
         """Apply all lessons again, because feedback that one of them read changed."""
         pending = set(self.pending)
-        self.guidelines = {}
-        self._consumed = set()
-        self._retired = set()
+        self.guidelines, self.guideline_terms = {}, {}
+        self._consumed, self._retired = set(), set()
         for key, row in self.rows.items():
-            is_read = row.feedback_hash in self._lesson_hashes
-            if row.starts_pending and is_read and key not in self.pending:
+            if row.starts_pending and key not in self.pending:
                 self._set_pending(key, is_pending=True)
         for lesson in self._lesson_facts:
             self._apply_lesson(lesson)
@@ -382,6 +366,7 @@ class MemoryState:
         current = self.guidelines.get(gone.id)
         if gone.is_settled or current is None or current.origin != "expert":
             self.guidelines.pop(gone.id, None)
+            self.guideline_terms.pop(gone.id, None)
             self._retired.add(gone.id)
 
     def _is_lost_to_concurrent_writer(self, new: GuidelineRevision) -> bool:
@@ -422,7 +407,8 @@ class MemoryState:
             question = changes.get("question", new.question)
             if is_same and same == (question, changes["sources"], is_outdated):
                 changes["updated_at"] = current.updated_at
-        self.guidelines[new.id] = new.model_copy(update=changes)
+        after = new.model_copy(update=changes)
+        self.guidelines[new.id], self.guideline_terms[new.id] = after, _guideline_hash_term(after)
 
 
 def build_state(
