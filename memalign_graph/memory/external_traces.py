@@ -121,10 +121,6 @@ async def _rewrite(execute: Execute) -> bool:
         await execute("VACUUM")
     except sqlite3.OperationalError:
         return True
-    if await execute("PRAGMA journal_mode") == "persist":
-        # A persistent journal keeps old pages; changing the mode deletes it.
-        await execute("PRAGMA journal_mode=DELETE")
-        await execute("PRAGMA journal_mode=PERSIST")
     return bool(await execute("PRAGMA wal_checkpoint(TRUNCATE)"))
 
 
