@@ -254,22 +254,19 @@ async def pin_memory(
     What was purged since is missing, and a warning is logged. Purged facts keep their ids. Missing
     vectors are made only with `embeds`.
     """
-    reader = replace(access)
-    view = vars(reader)["view"] = MemoryView(access.embedder.id)  # not the shared one
-    await reader.refresh(io)
-    if view.latest_fact_id != newest:
-        facts, rows = view.facts()
-        if newest and newest not in view.fact_ids():
-            raise InvalidInputError(
-                f"memory: that of {access.criterion.name!r} here has no commit {newest!r}: "
-                "give the memory that the cases were prepared with."
-            )
-        now, view = view.index, MemoryView(access.embedder.id)
-        view.add([fact for fact in facts if fact.id <= newest], rows)
-        missing = view.missing_texts()
-        vectors = {key: vector for key in missing if (vector := now.get(key)) is not None}
-        vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())
-        view.add_vectors(vectors)
+    current = await access.refresh(io)
+    facts, rows = current.facts()
+    if newest and newest not in current.fact_ids():
+        raise InvalidInputError(
+            f"memory: that of {access.criterion.name!r} here has no commit {newest!r}: "
+            "give the memory that the cases were prepared with."
+        )
+    view = MemoryView(access.embedder.id)
+    view.add([fact for fact in facts if fact.id <= newest], rows)
+    missing = view.missing_texts()
+    vectors = current.vectors(missing)
+    vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())
+    view.add_vectors(vectors)
     if not embeds:  # What has no vector by now was refused, or is not needed.
         refusal = EmbeddingError("No vector was stored when the memory was prepared.")
         view.add_refused(dict.fromkeys(view.missing_texts(), refusal))
