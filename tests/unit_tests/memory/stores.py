@@ -154,9 +154,8 @@ class WatchedStore(InMemoryStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         operations = list(ops)
-        if self.failing and any(
-            isinstance(operation, PutOp) and is_content(operation) for operation in operations
-        ):
+        puts = [op for op in operations if isinstance(op, PutOp)]
+        if self.failing and any("vectors" not in put.namespace for put in puts):
             raise OSError("The disk is full.")
         self.batches.append(operations)
         return super().batch(operations)
@@ -194,8 +193,3 @@ class Failing(InMemoryStore):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         return self.batch(ops)
-
-
-def is_content(put: PutOp) -> bool:
-    """Whether a put writes feedback or a fact."""
-    return "vectors" not in put.namespace

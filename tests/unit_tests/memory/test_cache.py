@@ -295,17 +295,6 @@ def set_clock(patch: pytest.MonkeyPatch, seconds: float) -> None:
     patch.setattr(time, "time_ns", lambda: right() + shift_ns)
 
 
-def test_clock_that_was_ahead_for_a_moment_dates_no_other_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with monkeypatch.context() as patch:
-        set_clock(patch, 8 * 3600)
-        judge_memory(InMemoryStore()).add_guideline("One.")
-    other = judge_memory(InMemoryStore())
-    other.add_guideline("Two.")
-    assert other.history()[0].at <= datetime.now(UTC)
-
-
 def test_what_is_given_within_one_tick_of_the_clock_keeps_its_order(
     any_opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,22 +324,6 @@ def test_feedback_after_a_clock_far_ahead_does_not_count_as_forgotten(
     before = datetime.now(UTC)
     memory.forget(said.id)
     assert before < memory.access.view.forgotten_at(said.id) <= datetime.now(UTC)
-
-
-@pytest.mark.parametrize("seconds", [3600, -30, -300])
-def test_writer_with_a_skewed_clock_hides_no_commit(
-    any_opener: Opener, monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
-    shifted, reader, writer = memories(any_opener, 3)
-    reader.remember(comment("one"))
-    with monkeypatch.context() as patch:
-        set_clock(patch, seconds)
-        shifted.remember(comment("two"))
-    assert len(recalled(reader)) == 2
-    for number in range(3):
-        writer.remember(comment(f"later {number}"))
-        assert len(recalled(reader)) == len(recalled(shifted)) == 3 + number
-    assert reader.version() == writer.version()
 
 
 class PagedStore(InMemoryStore):

@@ -5,7 +5,7 @@ from typing import Any
 
 from memalign_graph.io import ASYNC, SYNC
 from memalign_graph.memory.history import Commit, history
-from tests.unit_tests.memory.driver import FEEDBACK, LASTING, Actor
+from tests.unit_tests.memory.driver import EMPTY, FEEDBACK, LASTING, Actor
 from tests.unit_tests.memory.purging import MARK, left_in, planted
 from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, comment, dump, op
 
@@ -40,9 +40,6 @@ async def test_retired_guideline_returns_when_its_successor_is_gone(bench: Bench
     assert [guideline.text for guideline in forgotten.guidelines_removed] == ["Never."]
     [back] = await bench.do("guidelines")
     assert (back.id, back.text, back.episode_ids) == (guideline.id, "Always.", [episode.id])
-
-
-EMPTY = "0" * 32
 
 
 async def test_history_has_actor_time_reason_and_size_newest_first(bench: Bench) -> None:
@@ -148,4 +145,4 @@ async def test_every_version_can_be_read_and_restored(bench: Bench, reopen: Any)
         assert set(await bench.recall("new", k=50)) == inputs
     assert set(bench.embedded()) == {"new\n\na"}
     versions = {commit.version for commit in await bench.do("history")}
-    assert set(seen) <= {*versions, "0" * 32}
+    assert set(seen) <= {*versions, EMPTY}
