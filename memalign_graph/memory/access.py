@@ -58,9 +58,6 @@ HEAD = "head"
 
 _LEGACY_HEAD = "tip"  # in memories of version 0.1
 
-_MIN_COMPARABLE_US = 10**15
-"""In 2001. Later times have equally many digits, and Postgres compares them as text."""
-
 _WAIT_TIMEOUT_S = 20.0
 """How long to wait for a caller that does the same work: its event loop may wait for us."""
 
@@ -122,7 +119,7 @@ class MemoryAccess:
                 discard_view(self.store, view)
                 vars(self).pop("view", None)
                 return await self.refresh(io)
-            await self._add(io, head, facts, {}, {})
+            await self._add(io, head, facts, {})
         view.read_at_s = time.monotonic()
         return view
 
@@ -142,10 +139,10 @@ class MemoryAccess:
                 "export it with that version (`export_jsonl`), and import it into another "
                 "namespace."
             )
-        by_key = {str(item.get("key")): item for item in records}
-        stored = {item["key"]: read_vector(item) for item in vectors}
+        self.view.add((), {row.key: row for row in map(self.read_row, records)})
+        stored = {item["key"]: decode_vector(item["vector"]) for item in vectors}
         read = list(map(read_fact, facts))
-        missing = [key for key in self.view.unknown_records(read) if key not in by_key]
+        missing = self.view.unknown_records(read)
         # The store may have been cleared since the head was read.
         is_part = head and head not in {fact.id for fact in read} and head == await self._head(io)
         if is_part or await self.get(io, layout.of("words"), missing):
@@ -153,14 +150,14 @@ class MemoryAccess:
                 f"The {type(self.store).__name__} does not return all items of a search: use a "
                 "store that does, and in which no item expires."
             )
-        await self._add(io, head, read, by_key, stored)
+        await self._add(io, head, read, stored)
 
     async def _facts_since(self, io: IO, newest: str) -> list[Fact] | None:
         """Read unknown facts about as new as the newest known one, or newer; None if it is gone."""
         # The kind comes first, so that `InMemoryStore` compares the times of facts alone.
-        dated, since_us = dict[str, Any](kind=FACT), timestamp_us(newest) - CLOCK_SKEW_US
-        if since_us >= _MIN_COMPARABLE_US:
-            dated["at_us"] = {"$gte": since_us}
+        dated = dict[str, Any](kind=FACT)
+        if newest:
+            dated["at_us"] = {"$gte": timestamp_us(newest) - CLOCK_SKEW_US}
         search = search_namespace(self.layout.of("facts"))._replace(filter=dated)
         [items] = await self.search(io, search)
         by_id = {item["id"]: item for item in items}
@@ -169,17 +166,12 @@ class MemoryAccess:
         return [read_fact(by_id[key]) for key in by_id.keys() - self.view.fact_ids()]
 
     async def _add(
-        self,
-        io: IO,
-        head: str | None,
-        facts: list[Fact],
-        records: dict[str, Item],
-        vectors: Mapping[str, Vector],
+        self, io: IO, head: str | None, facts: list[Fact], vectors: Mapping[str, Vector]
     ) -> None:
-        """Add facts to the view, with their feedback records; missing records are read."""
+        """Add facts to the view, with the feedback records that it lacks."""
         view = self.view
-        missing = [key for key in view.unknown_records(facts) if key not in records]
-        records |= await self.get(io, self.layout.of("words"), missing)
+        missing = view.unknown_records(facts)
+        records = await self.get(io, self.layout.of("words"), missing)
         for key in missing:
             if key not in records:
                 raise MemAlignError(f"The feedback record {key!r} is no longer in the store.")
@@ -240,11 +232,7 @@ class MemoryAccess:
     async def _head(self, io: IO) -> str | None:
         """Read the id of the fact that was written last."""
         items = await self.get(io, self.layout.of("head"), [HEAD])
-        if HEAD not in items:
-            return None
-        if "id" not in items[HEAD]:
-            raise MemAlignError(f"The item {HEAD!r} of the memory in the store can't be read.")
-        return str(items[HEAD]["id"])
+        return items[HEAD]["id"] if HEAD in items else None
 
     async def episodes(self, io: IO, ids: Iterable[str]) -> dict[str, Episode]:
         return (await self.refresh(io)).episodes(ids)
@@ -332,15 +320,3 @@ def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
 def search_namespace(namespace: Namespace) -> SearchOp:
     """Search for all items in and below a namespace, without extending their `ttl`."""
     return SearchOp(namespace, limit=NO_LIMIT, refresh_ttl=False)
-
-
-def read_vector(item: Item) -> Vector:
-    try:
-        vector = decode_vector(item["vector"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise MemAlignError(
-            f"The vector {item.get('key')!r} in the store can't be read: {error}"
-        ) from error
-    if not len(vector):
-        raise MemAlignError(f"The vector {item.get('key')!r} in the store is empty.")
-    return vector

@@ -45,14 +45,12 @@ def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
 
     try:
         matrix = np.asarray(vectors, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError):  # of different lengths, or not numbers
+        matrix = np.empty(0, dtype=np.float32)
+    if matrix.ndim != 2 or len(matrix) != count or not matrix.size:  # noqa: PLR2004 - rows and columns
         raise EmbeddingError(
-            f"The embeddings {embedder} returned vectors of different lengths, or not numbers."
-        ) from error
-    if matrix.ndim != 2 or matrix.shape[0] != count or matrix.shape[1] == 0:  # noqa: PLR2004 - rows and columns
-        raise EmbeddingError(
-            f"The embeddings {embedder} returned an array of shape {matrix.shape} for {count} "
-            "texts. Expected one vector per text."
+            f"The embeddings {embedder} did not return {count} vector(s) of one length, one for "
+            "each text."
         )
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
     if not np.isfinite(norms).all() or (norms == 0).any():
@@ -83,14 +81,16 @@ class VectorIndex:
         return set() if self._table is None else self._table.rows.keys()
 
     def add(self, vectors: Mapping[str, Vector]) -> None:
-        """Add vectors with new keys."""
+        """Add vectors with new keys; those of another dimension than the first are ignored."""
         import numpy as np
 
-        table = self._table
-        fresh = {key: vector for key, vector in vectors.items() if key not in self.keys()}
+        table, known = self._table, self.keys()
+        size = self.dimension or next(map(len, vectors.values()), 0)
+        fresh = {
+            key: each for key, each in vectors.items() if key not in known and len(each) == size
+        }
         if not fresh:
             return
-        self.check(fresh.values(), len(next(iter(fresh.values()))))
         matrix = np.stack(list(fresh.values()))
         if table is None:
             self._set(list(fresh), matrix)
@@ -146,15 +146,14 @@ class VectorIndex:
         table = self._table
         return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * len(table.keys)
 
-    def check(self, vectors: Iterable[Vector], dimension: int | None = None) -> None:
-        """Check that vectors have the index's dimension, or the given one if it has none."""
-        wanted = self.dimension or dimension
+    def check(self, vectors: Iterable[Vector]) -> None:
+        """Check that vectors have the index's dimension."""
         for vector in vectors:
-            if wanted not in (None, len(vector)):
+            if self.dimension not in (None, len(vector)):
                 raise EmbeddingError(
                     f"The embeddings {self._embedder} return vectors of {len(vector)} dimensions, "
-                    f"but this memory has vectors of {wanted} under that name. Give the other "
-                    "embedder another name, or another namespace."
+                    f"but this memory has vectors of {self.dimension} under that name. Give the "
+                    "other embedder another name, or another namespace."
                 )
 
 

@@ -13,11 +13,12 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
 from memalign_graph.errors import EmbeddingError, enumerate_ids
 from memalign_graph.io import IO
-from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, chunks, do_once, read_vector
+from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, chunks, do_once
 from memalign_graph.memory.facts import Item, Namespace
 from memalign_graph.memory.index import (
     MAX_BYTES,
     Vector,
+    decode_vector,
     encode_vector,
     normalised,
     retrieval_text,
@@ -48,7 +49,7 @@ _MANY_GUIDELINES = 20
 """Above this, a prompt may not fit all guidelines."""
 
 _TIES = 8
-_EQUAL = 1e-5
+"""How many more vectors are searched for, so that equally near ones are in the same order."""
 
 _TRUNCATED = (
     f"Inputs and outputs exceed the {MAX_BYTES:,} bytes that are embedded: similar examples are "
@@ -130,7 +131,7 @@ async def embed_once(
     key = vector_key(filled[0].embedder.id, text)
     for access in filled:
         vector = access.view.index.get(key)
-        if vector is None:
+        if vector is None:  # or it is stored, but no search has read it yet
             vector = (await stored_vectors(io, access, [key])).get(key)
         if vector is not None:
             return vector
@@ -172,13 +173,8 @@ def _find(
 
 def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]:
     """Find the nearest vectors, ties in the same order in every process."""
-    count = k + _TIES
-    while True:
-        near = view.index.search(vector, count)
-        is_tied = len(near) > k and near[-1][1] >= near[k - 1][1] - _EQUAL
-        if len(near) < count or not is_tied:
-            return sorted(near, key=lambda pair: (-round(pair[1], 5), pair[0]))[:k]
-        count *= 2
+    near = view.index.search(vector, k + _TIES)
+    return sorted(near, key=lambda pair: (-round(pair[1], 5), pair[0]))[:k]
 
 
 async def recall_without_episodes(
@@ -248,21 +244,17 @@ async def embed(
 
 async def stored_vectors(io: IO, access: MemoryAccess, keys: Iterable[str]) -> dict[str, Vector]:
     stored = await access.get(io, access.layout.vectors(access.embedder.id), keys)
-    return {key: read_vector(item) for key, item in stored.items()}
+    return {key: decode_vector(item["vector"]) for key, item in stored.items()}
 
 
 async def _store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
     """Store vectors of the dimension of the stored ones."""
-    index, namespace, dimension = access.view.index, access.layout.vectors(access.embedder.id), None
-    if vectors and index.dimension is None:
-        stored = await first_item(io, access, namespace)
-        dimension = len(read_vector(stored)) if stored else None
-    index.check(vectors.values(), dimension)
+    access.view.index.check(vectors.values())
     items = {
         key: {"key": key, "embedder": access.embedder.id, "vector": encode_vector(vector)}
         for key, vector in vectors.items()
     }
-    await access.put(io, namespace, items)
+    await access.put(io, access.layout.vectors(access.embedder.id), items)
 
 
 async def first_item(io: IO, access: MemoryAccess, namespace: Namespace) -> Item:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
-from functools import reduce
 from itertools import count
+from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -204,7 +204,7 @@ class MemoryView:
         self,
         facts: Iterable[Fact],
         rows: Mapping[str, EpisodeRow],
-        vectors: Mapping[str, Vector] | None = None,
+        vectors: Mapping[str, Vector] = MappingProxyType({}),
     ) -> None:
         """Add facts, and the rows of their feedback that the view lacks."""
         with self._lock:
@@ -218,8 +218,7 @@ class MemoryView:
             if not fresh:
                 return
             is_next = fresh[0].id > self.latest_fact_id and not any(
-                fact.undone or fact.purged or fact.scrubbed or fact.reason == PURGE
-                for fact in fresh
+                fact.undone or fact.reason == PURGE for fact in fresh
             )
             self._facts.update(unknown)
             self._purges += [fact for fact in fresh if fact.reason == PURGE]
@@ -235,13 +234,7 @@ class MemoryView:
                 self._state = build_state(self._facts.values(), self._rows)
             self._state.changed.clear()
             self.index.retain(self._state.by_vector.keys())
-            self._missing = self._state.by_vector.keys() - self.index.keys() - self.refused.keys()
-            # Stored vectors of another dimension than the first are ignored.
-            fresh_vectors = vectors or {}
-            size = self.index.dimension or next(map(len, fresh_vectors.values()), None)
-            self._add_vectors(
-                {key: each for key, each in fresh_vectors.items() if len(each) == size}
-            )
+            self._add_vectors(vectors)
             self.current = self._state.active_guidelines()
             self.derived_cache = {}
 
@@ -300,27 +293,22 @@ class MemoryView:
             for key in purged:
                 self._rows[key] = self._rows[key].redacted()
             self._purged.update(purge.purged)
-            authors -= _authors(self._rows.values()) if authors else authors
-            erased[purge.id] = authors
+            erased[purge.id] = authors and authors - _authors(self._rows.values())
         self._redact_judgments(purges)
-        names = {name for authors in erased.values() for name in authors}
+        names = set[str]().union(*erased.values())
         scrubbed = {key for purge in purges for key in purge.scrubbed}
         for key, fact in self._facts.items():
             # Most facts stay as they are: going through all at each purge would be quadratic.
             if fact.answers or key in scrubbed or not names.isdisjoint(fact.signed_by):
-                self._facts[key] = reduce(
-                    lambda left, purge: left.after_purge(purge, erased[purge.id]),
-                    (purge for purge in purges if purge.id >= key),
-                    fact,
-                )
+                for purge in purges:
+                    if purge.id >= key:
+                        self._facts[key] = self._facts[key].after_purge(purge, erased[purge.id])
 
     def _redact_judgments(self, purges: Sequence[Fact]) -> None:
         """Redact judgments that were stored before what they may repeat was purged."""
         erased_by = {key: purge.id for purge in purges for key in purge.erased_ids}
-        said_by: dict[str, str] = {}
-        for fact_id, fact in self._facts.items():
-            for key in fact.said.values():
-                said_by[key] = min(fact_id, said_by.get(key, fact_id))
+        newest_first = sorted(self._facts.values(), key=lambda fact: fact.id, reverse=True)
+        said_by = {key: fact.id for fact in newest_first for key in fact.said.values()}
         for key, row in self._rows.items():
             # What is given again after a purge may be quoted again.
             said = said_by.get(key, "")
@@ -333,7 +321,7 @@ class MemoryView:
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._state.by_vector}
         self.index.add(wanted)
-        self._missing -= wanted.keys()
+        self._missing = self._state.by_vector.keys() - self.index.keys() - self.refused.keys()
 
 
 def _authors(rows: Iterable[EpisodeRow]) -> set[str]:
@@ -394,13 +382,11 @@ def evict_views() -> None:
         _cache.checked_at_s = now_s
         cached = [(views, key) for views in _cache.cached.values() for key in views]
         total = sum(views[key].nbytes for views, key in cached)
-        if total <= bound:
-            return
         cached.sort(key=lambda entry: entry[0][entry[1]].last_used)
         for views, key in cached[:-1]:
-            total -= views.pop(key).nbytes
             if total <= bound:
                 return
+            total -= views.pop(key).nbytes
 
 
 def _max_bytes() -> int:

@@ -365,23 +365,6 @@ def test_running_process_does_not_believe_such_a_store_either() -> None:
         reader.episodes()
 
 
-def test_times_that_postgres_compares_wrongly_are_not_filtered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Postgres compares times as text, and many collations ignore a minus sign."""
-    reader, writer = memories(in_memory(store := WatchedStore()), 2)
-    reader = judge_memory(store)
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "time_ns", lambda: 90_000_000_000_000)  # a clock that was never set
-        writer.remember(comment("one"))
-    reader.version()
-    writer.remember(comment("two"))
-    store.batches.clear()
-    assert len(reader.episodes()) == 2
-    [search] = [op for ops in store.batches for op in ops if isinstance(op, SearchOp)]
-    assert search.filter == {"kind": "fact"}
-
-
 @pytest.mark.parametrize("seconds", [119, 3600])
 def test_commit_dated_earlier_is_read(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """As by a writer that waits for a lock, beside one whose clock is ahead."""

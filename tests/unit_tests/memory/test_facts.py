@@ -115,20 +115,12 @@ def test_password_of_a_stores_url_is_in_no_error() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
-        ([[1.0, 0.0]], r"an array of shape \(1, 2\) for 2 texts"),
-        ([[], []], r"an array of shape \(2, 0\)"),
-        ([[1.0, 0.0], [1.0]], "vectors of different lengths, or not numbers"),
-        (None, r"an array of shape \(\) for 2 texts"),
-    ],
-)
-def test_invalid_vectors_store_nothing(answer: Any, problem: str) -> None:
+@pytest.mark.parametrize("answer", [[[1.0, 0.0]], [[], []], [[1.0, 0.0], [1.0]], None])
+def test_invalid_vectors_store_nothing(answer: Any) -> None:
     store, embed = WatchedStore(), Mock(return_value=answer)
     embed.name = "unusable"
     memory = JudgeMemory(store, CRITERION, embeddings=embed)
-    with pytest.raises(EmbeddingError, match=problem):
+    with pytest.raises(EmbeddingError, match="did not return 2 vector"):
         memory.remember([comment("one"), comment("two")])
     assert store.writes == []
 
@@ -151,7 +143,7 @@ def test_zero_vector_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
     assert embedded == []
 
 
-def test_vectors_of_another_dimension_raise_and_store_nothing(reopen: Any) -> None:
+def test_vectors_of_another_dimension_raise_and_store_nothing() -> None:
     size, store = 64, WatchedStore()
 
     def changing(texts: Sequence[str]) -> list[list[float]]:
@@ -169,11 +161,6 @@ def test_vectors_of_another_dimension_raise_and_store_nothing(reopen: Any) -> No
     assert store.writes == []
     size = 64
     assert len(memory.recall(QUERY)) == 1
-    memory.forget(where=lambda _: True)  # its vector stays
-    reopen()
-    size = 32
-    with pytest.raises(EmbeddingError, match=r"vectors of 32 dimensions, but .* 64"):
-        memory.remember(comment("two"))
 
 
 def test_known_vector_is_not_embedded(bench: Bench) -> None:
