@@ -8,22 +8,14 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import ensure_config
 from typing_extensions import TypedDict, Unpack
 
-from memalign_graph.call_judge import (
-    Call,
-    CallJudge,
-    OnFail,
-    Ruling,
-    Situation,
-    call_key,
-    check_edit,
-    refused_tools,
-)
+from memalign_graph.call_judge import CallJudge, OnFail, Ruling, Situation
 from memalign_graph.conversation import is_question, read_key
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO, sync_async_functions, sync_async_methods
 from memalign_graph.models import drop_oldest
 from memalign_graph.runtime import StateUpdate, is_resuming
 from memalign_graph.settings import JudgeOptions, context_settings
+from memalign_graph.tool_calls import Call, call_key, check_edit, refused_tools
 from memalign_graph.types import Criterion
 
 try:

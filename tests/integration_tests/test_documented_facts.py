@@ -45,7 +45,7 @@ from memalign_graph import (
     types,
 )
 from memalign_graph.alignment import comment_questions, distill, merge, replay
-from memalign_graph.call_judge import _MAX_CHANGE_CHARS, KEEP_CALLS, Approval
+from memalign_graph.call_judge import KEEP_CALLS, Approval
 from memalign_graph.cli.app import app
 from memalign_graph.cli.files import _SETTINGS
 from memalign_graph.cli.memory import _MIN_ID_CHARS
@@ -73,6 +73,7 @@ from memalign_graph.prompts import distill_small
 from memalign_graph.review import queue
 from memalign_graph.review.leases import LEASE
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
+from memalign_graph.tool_calls import _MAX_CHANGE_CHARS
 from memalign_graph.untrusted_text import _MAX_DESTINATIONS
 from tests.conftest import CRITERION
 from tests.documents import ROOT, code, table

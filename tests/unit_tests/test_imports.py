@@ -18,8 +18,8 @@ ORDER = (
     "prompts evidence.threshold evidence.monitoring memory.reports "
     "evidence alignment memory.judge_memory "
     "interrupts runtime judging nodes graphs conversation gate gate_nodes panel_form panel agents "
-    "untrusted_text call_judge approvals records bulk local integrations evaluation cli.files "
-    "studio review cli.terminal demo cli"
+    "untrusted_text tool_calls call_judge approvals records bulk local integrations evaluation "
+    "cli.files studio review cli.terminal demo cli"
 )
 """From low to high. A module belongs to the longest of these that its name begins with."""
 ROOMS = ORDER.split()

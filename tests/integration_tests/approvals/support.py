@@ -10,7 +10,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, tool
 
 from memalign_graph import ApprovalMiddleware, Criterion, Example, Feedback, Judgment
-from memalign_graph.call_judge import call_example
+from memalign_graph.tool_calls import call_example
 from memalign_graph.types import ReviewChoice, ReviewReason
 from tests.conftest import Bench, Graph
 from tests.integration_tests.agents.support import AgentModel, AgentReply, calls

@@ -8,15 +8,10 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessa
 
 from memalign_graph import Criterion
 from memalign_graph.approvals import _situation
-from memalign_graph.call_judge import (
-    CallJudge,
-    call_example,
-    call_key,
-    difference,
-    refused_tools,
-)
+from memalign_graph.call_judge import CallJudge
 from memalign_graph.conversation import critique_message
 from memalign_graph.prompts.fences import as_text
+from memalign_graph.tool_calls import call_example, call_key, describe_edit, refused_tools
 from memalign_graph.untrusted_text import repeats_tool_text
 
 CRITERION = Criterion(name="call_right", instructions="Is the call right?")
@@ -144,7 +139,7 @@ def test_the_result_of_a_tool_that_the_provider_ran_counts(kind: str) -> None:
     message.tool_calls = [call]
     calls = CallJudge(CRITERION, {"send": {"allowed_decisions": ["approve"]}}, {})
     situation = _situation({"messages": [*turn(), message]}, "1", {}, None)
-    assert (calls._fields(call, situation) or {})["forced"] == ["untrusted_text"]
+    assert (calls._to_judge(call, situation) or {})["forced"] == ["untrusted_text"]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +341,7 @@ SHORT_VALUES = (
 )
 def test_an_edit_is_described_without_the_judged_text(args: Any, edited: Any, changes: str) -> None:
     """Several words of it could be taken for the person's."""
-    text = difference({"name": "refund", "args": args}, {"name": "credit", "args": edited})
+    text = describe_edit({"name": "refund", "args": args}, {"name": "credit", "args": edited})
     tool = '"credit", not "refund"'
     assert text == "In the right call " + changes.replace("{tool}", tool)
 
@@ -376,23 +371,25 @@ OWN = "We pay back within thirty days only, and tell the customer when it will a
 def test_an_edited_text_is_quoted_without_the_judged_words(
     before: Any, after: Any, change: str
 ) -> None:
-    text = difference({"name": "send", "args": before}, {"name": "send", "args": after})
+    text = describe_edit({"name": "send", "args": before}, {"name": "send", "args": after})
     assert text.endswith(f"{[*after][-1]} is {change}.")
 
 
 def test_a_judged_sentence_within_a_longer_own_text_is_not_quoted() -> None:
     args = {"note": f"{OWN} {PLANTED}"}
-    text = difference({"name": "send", "args": {"note": PLANTED}}, {"name": "send", "args": args})
+    text = describe_edit(
+        {"name": "send", "args": {"note": PLANTED}}, {"name": "send", "args": args}
+    )
     assert text.startswith('In the right call note is reworded, with "we pay back within thirty')
     assert "account" not in text
 
 
 def test_comment_of_an_edit_has_a_maximum_length() -> None:
     short = {str(number): number for number in range(10)}
-    item = difference(
+    item = describe_edit(
         {"name": "a", "args": short}, {"name": "a", "args": {**short, "9": "x" * 9_999}}
     )
     assert item.startswith('In the right call 9 is "xxx')
     assert len(item) < 1_100
     long = dict.fromkeys(short, "x" * 10_000)
-    assert len(difference({"name": "a", "args": short}, {"name": "a", "args": long})) < 5_000
+    assert len(describe_edit({"name": "a", "args": short}, {"name": "a", "args": long})) < 5_000
