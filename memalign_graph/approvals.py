@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NotRequired, get_type_hints
+from typing import Annotated, Any, NotRequired
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import ensure_config
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from memalign_graph.call_judge import CallJudge, OnFail, Ruling, Situation
 from memalign_graph.conversation import is_question, read_key
@@ -56,6 +56,12 @@ class ApprovalOptions(JudgeOptions, total=False):
     interrupt_mode: InterruptMode
 
 
+class ApprovalState(HumanInTheLoopMiddleware.state_schema):  # type: ignore[name-defined, misc] # a class
+    """The state of langchain's middleware, and what this one keeps of a turn."""
+
+    memalign_approvals: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
+
+
 class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     """Asks a person about an agent's tool calls, until a judge knows which ones are right.
 
@@ -86,6 +92,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             if an extra is missing.
     """
 
+    state_schema = ApprovalState
+
     def __init__(
         self,
         criterion: Criterion,
@@ -98,9 +106,6 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         self._calls = CallJudge(criterion, self.interrupt_on, own)
         self._first_calls: dict[Any, str] = {}
         self._has_compared_tools = False
-        hints = get_type_hints(HumanInTheLoopMiddleware.state_schema, include_extras=True)
-        hints[_STATE_KEY] = NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
-        self.state_schema = TypedDict("ApprovalState", hints)  # type: ignore[misc] # made here
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
         """Save the run's settings, and clear the decisions of an earlier turn."""

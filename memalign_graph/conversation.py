@@ -57,8 +57,7 @@ class Turn:
     asked_id: str | None = None  # of the message that began the turn, if it has an id
     is_last_question: bool = False  # whether that message is known to be the last question
     state: TurnState = field(default_factory=dict)
-    has_unmarked_drafts: bool = False  # critiques have a key of their own, and mark no draft
-    sent_back: Collection[str] = ()  # ids of such drafts, as far as gates recorded them
+    sent_back: Collection[str] = ()  # ids of drafts whose critiques are under a key of their own
     structured: Any = None  # an agent's structured response, which replaces its text
     has_skipped_beginning: bool = False  # whether `before_turn` has not run: `settings` are older
 
@@ -78,7 +77,6 @@ def read_turn(
     messages: Any,
     state: TurnState,
     *,
-    has_unmarked_drafts: bool = False,
     sent_back: Collection[str] = (),
     structured: Any = None,
 ) -> Turn:
@@ -98,9 +96,7 @@ def read_turn(
         outdated = COUNTED if has_skipped else (*COUNTED, "settings")
         state = {name: value for name, value in state.items() if name not in outdated}
         state = {**state, "asked_id": asked_id} if has_skipped else state
-    return Turn(
-        messages, asked_id, is_last, state, has_unmarked_drafts, sent_back, structured, has_skipped
-    )
+    return Turn(messages, asked_id, is_last, state, sent_back, structured, has_skipped)
 
 
 def is_question(message: Any, asked_id: str | None = None) -> bool:
@@ -226,20 +222,11 @@ def _drafts(messages: Sequence[Any], turn: Turn) -> set[int]:
     # A writer may replace a draft under its id.
     before = messages[: len(messages) - len(last_answer(messages))]
     places = {place for place, message in enumerate(before) if message.id in turn.sent_back}
-    is_unrecorded = turn.has_unmarked_drafts and not turn.sent_back
-    unmarked: set[int] = set()  # of the turn
-    answered: int | None = None  # the place of the turn's latest answer
     for place, message in enumerate(messages):
         is_asked = is_question(message, turn.asked_id)
         if isinstance(message, HumanMessage) and is_from_gate(message) and not is_asked:
             places |= {*range(place - len(last_answer(messages[:place])), place + 1)}
-        if is_unrecorded and isinstance(message, AIMessage) and not _calls(message):
-            unmarked |= set() if answered is None else {answered}
-            answered = place
-        elif is_asked:
-            places |= unmarked
-            unmarked, answered = set(), None
-    return places | unmarked if turn.is_revised else places
+    return places
 
 
 def last_answer(messages: Sequence[Any]) -> list[BaseMessage]:

@@ -83,7 +83,6 @@ class GateNode(RunnableLambda[Any, Any]):
         turn = conversation.read_turn(
             messages,
             turn_state,
-            has_unmarked_drafts=self.critique_key is not None,
             sent_back=conversation.read_key(state, _SENT_BACK) or (),
         )
         is_uncounted = self._state_schema is None and not turn_state
@@ -208,10 +207,9 @@ def _add_node(builder: Graph, node: GateNode) -> None:
     output: Any = TypedDict("GatedOutput", public)  # type: ignore[misc] # made here
 
     async def begin_turn(state: Any) -> StateUpdate:
-        destinations = [end for start, end in builder.edges if start == START]
-        for branch in builder.branches.get(START, {}).values():
-            destinations += (branch.ends or {"anywhere": name}).values()
-        if all(destination.endswith(_TURN_START_SUFFIX) for destination in destinations):
+        first = [end for start, end in builder.edges if start == START]
+        begins_turn = all(node.endswith(_TURN_START_SUFFIX) for node in first)
+        if begins_turn and START not in builder.branches:
             raise InvalidInputError(
                 "builder: no edge leads from START into the graph. Add one to its first node."
             )
@@ -295,25 +293,18 @@ def add_quality_gate(
     _add_node(builder, node)
     for source in sources:
         builder.add_edge(source, gate.name)
-    closed = END if escalate is None else escalate
-    node_of: dict[str, str] = {"accepted": accept}
+    closed, rejected = (END, "exhausted") if escalate is None else (escalate, "escalated")
+    node_of: dict[str, str] = {"accepted": accept, rejected: closed}
     if revise is not None:
         node_of["revise"] = revise
-    node_of["exhausted" if escalate is None else "escalated"] = closed
     node_of["judge_error"] = accept if settings.on_judge_error == "open" else closed
-    # One label for all statuses that lead to a node: LangGraph draws one line for them.
-    labels = {
-        node: " / ".join(status for status in node_of if node_of[status] == node)
-        for node in node_of.values()
-    }
-    builder.add_conditional_edges(
-        gate.name,
+
+    def status_of(state: Any) -> str:
         # `update_state(as_node=...)` may leave no verdict.
-        lambda state: labels[
-            node_of.get(_last_verdict(state, gate.name).get("status", ""), closed)
-        ],
-        {label: node for node, label in labels.items()},
-    )
+        status = _last_verdict(state, gate.name).get("status")
+        return status if status in node_of else rejected
+
+    builder.add_conditional_edges(gate.name, status_of, node_of)
     return builder
 
 

@@ -86,9 +86,7 @@ class Aggregate(Settings):
             the panel's criteria.
     """
 
-    weights: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict
-    )
+    weights: Mapping[str, Annotated[float, Field(ge=0, le=1e6)]] = Field(default_factory=dict)
     """How much each criterion counts; 1 if it is not named and its scale has an order."""
     vetoes: Mapping[str, SkipValidation[Passes]] = Field(default_factory=dict)
     """The values that a criterion must reach by itself, as a gate's `passes`."""
@@ -101,8 +99,11 @@ class Aggregate(Settings):
         """Check the options against the criteria; return the function from values to score."""
         scales = {criterion.name: criterion.scale for criterion in criteria}
         self._check(scales)
-        ordered = [name for name, scale in scales.items() if _is_ordered(scale)]
-        weights = {name: self.weights.get(name, 1.0) for name in ordered}
+        weights = {
+            name: self.weights.get(name, 1.0)
+            for name, scale in scales.items()
+            if _is_ordered(scale)
+        }
         if not any(weights.values()) and (self.passes is not None or not self.vetoes):
             raise InvalidInputError(
                 "aggregate: no criterion of this panel has a weight, so there is no score. Scales "
@@ -114,14 +115,9 @@ class Aggregate(Settings):
         }
 
         def score_of(values: Mapping[str, Value]) -> AggregateResult:
-            parts = {
-                name: share_of_scale(values[name], scales[name]) or 0.0
-                for name in weights
-                if name in values
-            }
-            # Divided by the largest weight, so that no sum overflows.
-            largest = max((weights[name] for name in parts), default=0.0) or 1.0
-            shares = [weights[name] / largest for name in parts]
+            ordered = [name for name in weights if name in values]
+            parts = {name: share_of_scale(values[name], scales[name]) or 0.0 for name in ordered}
+            shares = [weights[name] for name in ordered]
             score = fmean(parts.values(), shares) if any(shares) else None
             vetoed = [
                 name for name in rules if name in values and not rules[name].passes(values[name])

@@ -58,25 +58,20 @@ UtcDatetime = Annotated[
 ]
 """A time with a zone; UTC by default."""
 
-_UNIX_TIMES = (100_000_000, 10_000_000_000_000)
-"""From 1973 in seconds to 2286 in milliseconds; other numbers are years, days or dates."""
+
+_UNIX_DIGITS = range(9, 14)  # of seconds since 1973, and of milliseconds
 
 
 def read_compact_date(value: Any) -> Any:
-    """Convert a number such as 20240531 to a date; a `ValueError` for others that are no time."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return value
-    low, high = _UNIX_TIMES
-    if low <= abs(number) < high:
+    """Convert a number such as 20240531, which pydantic would take for seconds, to a date."""
+    text = str(value).strip().removesuffix(".0")
+    if not text.isdecimal() or len(text) in _UNIX_DIGITS:
         return value
     try:
-        return datetime.fromisoformat(str(value).strip().removesuffix(".0"))
+        return datetime.fromisoformat(text)
     except ValueError as error:
-        shown = excerpt(str(value), 40)
         expected = "write it as 2024-05-31 or 2024-05-31T10:00:00Z."
-        raise ValueError(f"given_at: {shown} is not a date: {expected}") from error
+        raise ValueError(f"given_at: {excerpt(text, 40)} is not a date: {expected}") from error
 
 
 def _check_is_in_utc(time: datetime) -> datetime:

@@ -401,12 +401,12 @@ HANDS_BACK = [
 ]
 DRAFTS = [AIMessage("Wait."), AIMessage("So sorry!")]
 CRITIQUE = critique_message("Too cold.", "another_gate")
-TURNS: dict[str, tuple[list[Any], dict[str, Any], list[str]]] = {
-    "nothing": ([], {}, []),
-    "a tool": ([CALLING, ToolMessage("In Rome.", tool_call_id="1")], {}, []),
-    "the user's": ([DRAFTS[0], HumanMessage("4711"), DRAFTS[1]], {}, ["Wait.", "4711"]),
-    "a handoff back": ([DRAFTS[0], *HANDS_BACK], {}, []),
-    "another gate's draft": ([DRAFTS[0], CRITIQUE, DRAFTS[1]], {}, []),
+TURNS: dict[str, tuple[list[Any], list[str]]] = {
+    "nothing": ([], []),
+    "a tool": ([CALLING, ToolMessage("In Rome.", tool_call_id="1")], []),
+    "the user's": ([DRAFTS[0], HumanMessage("4711"), DRAFTS[1]], ["Wait.", "4711"]),
+    "a handoff back": ([DRAFTS[0], *HANDS_BACK], []),
+    "another gate's draft": ([DRAFTS[0], CRITIQUE, DRAFTS[1]], []),
     "a note after each draft": (
         [
             DRAFTS[0],
@@ -415,19 +415,18 @@ TURNS: dict[str, tuple[list[Any], dict[str, Any], list[str]]] = {
             DRAFTS[1],
             ChatMessage(content="Saved", role="log"),
         ],
-        {},
         ["7 tokens", "Saved"],
     ),
-    "no draft": (DRAFTS, {"has_unmarked_drafts": True}, ["Wait."]),
+    "no draft": (DRAFTS, ["Wait."]),
 }
 
 
 @pytest.mark.parametrize("case", list(TURNS))
 def test_fallback_keeps_what_is_no_answer_of_the_turn(case: str) -> None:
-    written, options, remaining = TURNS[case]
+    written, remaining = TURNS[case]
     history = [HumanMessage("Hi"), AIMessage("Yes?")]
     messages: Any = add_messages([], [*history, HumanMessage(QUESTION), *written])
-    turn = read_turn(messages, {"asked_id": messages[2].id}, **options)
+    turn = read_turn(messages, {"asked_id": messages[2].id})
     left: Any = add_messages(messages, fallback_messages(turn, LATER))  # type: ignore[arg-type] # messages
     assert texts(left) == ["Hi", "Yes?", QUESTION, *remaining, LATER]
 
