@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain.agents import create_agent
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.tools import BaseTool, StructuredTool
 
 from memalign_graph import Criterion, QualityGateMiddleware
 from tests.conftest import CRITERION, Bench, Graph
@@ -110,6 +111,21 @@ def ask(text: str = QUESTION) -> dict[str, Any]:
 def messages_of(result: dict[str, Any]) -> list[tuple[str, str]]:
     messages: list[BaseMessage] = result["messages"]
     return [(message.type, message.text) for message in messages]
+
+
+APART: dict[str, Any] = {"store": None, "checkpointer": None}
+"""Options of an agent within another."""
+
+
+def as_tool(inner: Graph) -> BaseTool:
+    """An agent as a tool of another agent."""
+
+    def helper(question: str) -> str:
+        """Ask a colleague."""
+        result = inner.invoke({"messages": [HumanMessage(question)]})
+        return str(result["messages"][-1].text)
+
+    return StructuredTool.from_function(helper)
 
 
 def track(order: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, NotRequired
 import pytest
 from langchain.agents.middleware import ModelCallLimitMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
-from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.graph import MessagesState
 from langgraph.types import Command
 
@@ -13,10 +13,12 @@ from memalign_graph import GateVerdict
 from memalign_graph.settings import Sees
 from tests.conftest import COLD, CRITERION, Bench, Graph, judgings
 from tests.integration_tests.agents.support import (
+    APART,
     APPROVE,
     AgentModel,
     Calls,
     agent,
+    as_tool,
     ask,
     calls,
     fails,
@@ -124,19 +126,8 @@ async def test_verdict_is_empty_if_another_gates_fallback_ended_the_turn(bench: 
     assert (result["length"]["status"], result["tone"]) == ("exhausted", {})
 
 
-def as_tool(inner: Graph) -> BaseTool:
-    """An agent as a tool of another agent."""
-
-    def helper(question: str) -> str:
-        """Ask a colleague."""
-        result = inner.invoke({"messages": [HumanMessage(question)]})
-        return str(result["messages"][-1].text)
-
-    return StructuredTool.from_function(helper)
-
-
 def team(bench: Bench, inner: dict[str, Any], outer: dict[str, Any]) -> Graph:
-    colleague = agent(bench, gate(bench, **inner), store=None, checkpointer=None)
+    colleague = agent(bench, gate(bench, **inner), **APART)
     return agent(bench, gate(bench, LENGTH, **outer), tools=[as_tool(colleague)])
 
 
@@ -192,7 +183,7 @@ async def test_nested_gate_judges_the_draft_after_a_tools_human_message(bench: B
     AgentModel(bench.server, "Draft 1.", calls("screenshot"), "Draft 2.")
     bench.server.rules = fails("Draft")
     made = gate(bench, max_revisions=1, fallback="Later.")
-    inner = agent(bench, made, tools=[screenshot], store=None, checkpointer=None)
+    inner = agent(bench, made, tools=[screenshot], **APART)
     result = await bench.invoke(bench.compile(writing(inner, Judged)), ask())
     assert result["quality_gate"]["status"] == "exhausted"
     assert messages_of(result)[-1] == ("ai", "Later.")
@@ -217,7 +208,7 @@ async def test_a_request_after_a_tools_result_is_judged(
 ) -> None:
     """Such as after a run that broke, or after a tool whose result was the answer."""
     AgentModel(bench.server, "Second.")
-    options: dict[str, Any] = {"store": None, "checkpointer": None} if nested else {}
+    options = APART if nested else {}
     graph = agent(bench, gate(bench, sees="answer"), tools=[screenshot], **options)
     graph = bench.compile(writing(graph, Judged)) if nested else graph
     call = ToolCall(name="screenshot", args={}, id="1")
@@ -252,25 +243,9 @@ async def test_verdicts_of_subagents_do_not_replace_the_agents(
     assert (verdict["passed"], verdict["let_through"], verdict["value"]) == (False, False, False)
 
 
-async def test_a_thread_of_an_earlier_version_keeps_its_verdict(bench: Bench) -> None:
-    AgentModel(bench.server, "Draft.", calls("screenshot"))
-    bench.server.rules = fails("Draft")
-    limit = ModelCallLimitMiddleware(thread_limit=2, exit_behavior="end")
-    stops: Any = {"interrupt_before": ["tools"]}
-    graph = agent(bench, limit, gate(bench), tools=[screenshot], **stops)
-    await bench.invoke(graph, ask())
-    thread: Any = {"configurable": {"thread_id": "t"}}
-    turn = (await graph.aget_state(thread)).values["_quality_gate_loop"]
-    del turn["verdict"]
-    await graph.aupdate_state(thread, {"_quality_gate_loop": turn})
-    verdict = (await bench.invoke(graph, None))["quality_gate"]
-    assert (verdict["status"], verdict["value"]) == ("exhausted", False)
-
-
 async def test_agent_in_a_parent_graph_counts_revisions_per_turn(bench: Bench) -> None:
     AgentModel(bench.server, *(f"Draft {number}." for number in range(4)))
-    apart: dict[str, Any] = {"store": None, "checkpointer": None}
-    inner = agent(bench, gate(bench, review="always", max_revisions=1), **apart)
+    inner = agent(bench, gate(bench, review="always", max_revisions=1), **APART)
     graph = bench.compile(writing(inner, Judged))
     for drafts in (1, 2):
         assert pending(await bench.invoke(graph, ask()))["name"] == "review_judgment"

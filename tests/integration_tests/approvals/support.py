@@ -6,10 +6,19 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
+from langgraph.graph import START, MessagesState, StateGraph
 
-from memalign_graph import ApprovalMiddleware, Criterion, Example, Feedback, Judgment
+from memalign_graph import (
+    ApprovalMiddleware,
+    Criterion,
+    Example,
+    Feedback,
+    Judgment,
+    create_approval_wrapper,
+)
+from memalign_graph.approvals import ApprovalWrapper
 from memalign_graph.tool_calls import call_example
 from memalign_graph.types import ReviewChoice, ReviewReason
 from tests.conftest import Bench, Graph
@@ -60,13 +69,29 @@ class Shop:
 
 
 def middleware(bench: Bench, **options: Any) -> ApprovalMiddleware:
-    defaults = {
-        "interrupt_on": {"refund": True, "send_email": True},
-        "target_agreement": TARGET,
-        "sample_share": 0,
-        **models(bench),
-    }
-    return ApprovalMiddleware(CRITERION, **{**defaults, **options})
+    return ApprovalMiddleware(CRITERION, **_options(bench, **options))
+
+
+def wrapper(bench: Bench, **options: Any) -> ApprovalWrapper:
+    return create_approval_wrapper(CRITERION, **_options(bench, **options))
+
+
+def _options(bench: Bench, **options: Any) -> Any:
+    defaults = {"target_agreement": TARGET, "sample_share": 0, **models(bench)}
+    return {"interrupt_on": {"refund": True, "send_email": True}, **defaults, **options}
+
+
+def graph_of(bench: Bench, node: Any, **options: Any) -> Graph:
+    """A graph of one node."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", node, **options)
+    builder.add_edge(START, "tools")
+    return bench.compile(builder)
+
+
+def calling(*calls: Any) -> dict[str, Any]:
+    """The state in which a model has just called tools."""
+    return {"messages": [*ask()["messages"], AIMessage("", tool_calls=[*calls])]}
 
 
 def agent(bench: Bench, shop: Shop, *replies: AgentReply, **options: Any) -> Graph:

@@ -15,7 +15,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from memalign_graph import approvals, create_approval_wrapper
+from memalign_graph import approvals
 from memalign_graph.evidence.cases import ALWAYS_ASKED
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.feedback import record_judgments
@@ -29,20 +29,21 @@ from tests.integration_tests.approvals.support import (
     IN_MEMORY,
     REFUND,
     REJECT,
-    TARGET,
     Shop,
     agent,
     answers,
     ask,
     asked_for,
+    calling,
+    graph_of,
     learned,
     middleware,
     questions,
     results,
     start,
     trust_judge,
+    wrapper,
 )
-from tests.integration_tests.gates.support import models
 
 MALLORY = "mallory@evil.example"
 EDIT = {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A7", "amount": 5}}}
@@ -235,15 +236,9 @@ async def test_decisions_on_calls_with_one_id_all_count(
 
 async def test_a_middleware_in_a_graph_without_its_agent_asks(bench: Bench) -> None:
     """As in a `ToolNode`, or on a thread that began before the agent had approvals."""
-    shop, gate = Shop(), middleware(bench)
-    builder = StateGraph(MessagesState)
-    node = ToolNode(shop.tools, wrap_tool_call=gate.wrap_tool_call)
-    builder.add_node("tools", node)
-    builder.add_edge(START, "tools")
-    graph = bench.compile(builder)
-    call = {**REFUND, "id": "1"}
-    state = {"messages": [*ask()["messages"], AIMessage("", tool_calls=[call])]}
-    asked = await bench.invoke(graph, state)
+    shop = Shop()
+    node = ToolNode(shop.tools, wrap_tool_call=middleware(bench).wrap_tool_call)
+    asked = await bench.invoke(graph_of(bench, node), calling({**REFUND, "id": "1"}))
     assert (questions(asked), shop.ran) == ([REFUND], [])
 
 
@@ -252,12 +247,10 @@ class ChatState(TypedDict):
 
 
 def tool_graph(bench: Bench, shop: Shop, route: Any, key: str = "messages") -> Graph:
-    options = {"target_agreement": TARGET, "sample_share": 0, **models(bench)}
-    approve = create_approval_wrapper(CRITERION, {"refund": True}, **options)
     builder: Any = StateGraph(MessagesState if key == "messages" else ChatState)
+    approve = wrapper(bench)
     wrap: Any = {"wrap_tool_call": approve, "awrap_tool_call": approve.awaiting}
-    node = ToolNode(shop.tools, messages_key=key, **wrap)
-    builder.add_node("tools", node)
+    builder.add_node("tools", ToolNode(shop.tools, messages_key=key, **wrap))
     builder.add_conditional_edges(START, route, ["tools"])
     return bench.compile(builder)
 
@@ -283,7 +276,7 @@ def three_calls(key: str) -> dict[str, Any]:
         {"name": "refund", "args": {"order": f"A{number}", "amount": 20}, "id": f"call_{number}"}
         for number in range(3)
     ]
-    return {key: [*ask()["messages"], AIMessage("", tool_calls=made)]}
+    return {key: calling(*made)["messages"]}
 
 
 @IN_MEMORY
@@ -339,12 +332,10 @@ async def test_calls_are_asked_about_if_the_conversation_has_another_key(bench: 
 async def test_an_answer_is_not_taken_for_another_call_of_the_task(bench: Bench) -> None:
     """The node runs its calls in another order when another process resumes it."""
     calls = [{**REFUND, "args": {"order": order, "amount": 20}, "id": order} for order in "AB"]
-    state = {"messages": [*ask()["messages"], AIMessage("", tool_calls=calls)]}
     ran: list[str] = []
 
     def process(order: Sequence[Any]) -> Graph:
-        options = {"target_agreement": TARGET, **models(bench)}
-        approve = create_approval_wrapper(CRITERION, {"refund": True}, **options)
+        approve = wrapper(bench)
 
         def handle(request: Any) -> ToolMessage:
             ran.append(request.tool_call["id"])
@@ -355,12 +346,9 @@ async def test_an_answer_is_not_taken_for_another_call_of_the_task(bench: Bench)
             requests = [ToolCallRequest(tool_call=call, **fields) for call in order]
             return {"messages": [approve(request, handle) for request in requests]}
 
-        builder = StateGraph(MessagesState)
-        builder.add_node("tools", run_calls)
-        builder.add_edge(START, "tools")
-        return bench.compile(builder)
+        return graph_of(bench, run_calls)
 
-    asked = await bench.invoke(process(calls), state)
+    asked = await bench.invoke(process(calls), calling(*calls))
     assert [question["args"]["order"] for question in questions(asked)] == ["A"]
     done = await bench.resume(process(calls[::-1]), APPROVE)
     assert ran == ["A"]
@@ -462,20 +450,3 @@ async def test_an_edit_is_not_applied_to_anothers_call_with_the_same_id(bench: B
     )
     await bench.resume(graph, answers(asked, EDIT))
     assert shop.ran == [("A7", 5), ("look_up", "Bob")]
-
-
-async def test_nothing_is_learned_if_the_answer_is_for_an_earlier_message(
-    bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A subgraph with `checkpointer=False` begins again, and the model may call another tool."""
-    shop = Shop()
-    other = calls("refund", order="A7", amount=999)
-    inner = agent(bench, shop, CALL, other, "Done.", interrupt_mode=mode, checkpointer=False)
-    builder = StateGraph(MessagesState)
-    builder.add_node("agent", inner)
-    builder.add_edge(START, "agent")
-    graph = bench.compile(builder)
-    asked = await bench.invoke(graph, ask())
-    await bench.resume(graph, answers(asked, APPROVE))
-    assert await learned(bench) == set()
-    assert ("Nothing was learned" in caplog.text) is (mode == "batched")
