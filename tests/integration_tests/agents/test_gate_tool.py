@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
-from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
@@ -27,6 +26,7 @@ from tests.integration_tests.gates.support import (
     models,
     outputs,
     pending,
+    writing,
 )
 from tests.loopback import Rule
 
@@ -129,10 +129,7 @@ def called(*arguments: tuple[str, dict[str, Any]]) -> dict[str, Any]:
 
 def node_of(bench: Bench, tool: Any) -> Graph:
     """A graph with only a tool node."""
-    builder: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
-    builder.add_node("tools", ToolNode([tool]))
-    builder.add_edge(START, "tools")
-    return bench.compile(builder)
+    return bench.compile(writing(ToolNode([tool])))
 
 
 def tool_message(result: dict[str, Any]) -> list[ToolMessage]:

@@ -35,18 +35,13 @@ from tests.loopback import ChatRequest, Rule
 
 
 async def test_verdict_on_an_answer_that_passes(bench: Bench) -> None:
-    graph = gated(bench, Writer("Sorry!"), name="tone")
-    result = await bench.invoke(graph, asked())
-    assert set(result) == {"messages", "tone"}
-    expected = {"status": "accepted", "passed": True, "let_through": True, "gate": "tone"}
-    expected |= {"value": True, "decided_by": "judge", "critique": "", "revisions": 0}
-    expected |= dict.fromkeys(("error", "feedback", "learned"))
-    expected["turn"] = result["messages"][0].id
+    result = await bench.invoke(gated(bench, Writer("Sorry!"), name="tone"), asked())
     gate: Any = result["tone"]
-    assert {key: value for key, value in gate.items() if key in expected} == expected
-    assert gate["judgment"]["criterion"] == CRITERION.name
-    assert gate["example_id"] == gate["judgment"]["example_id"]
-    assert texts(result["messages"]) == [QUESTION, "Sorry!"]
+    judgment, turn = gate.pop("judgment"), result["messages"][0].id
+    expected = {"gate": "tone", "example_id": judgment["example_id"], "turn": turn}
+    expected |= {"status": "accepted", "passed": True, "let_through": True, "critique": ""}
+    expected |= {"value": True, "decided_by": "judge", "revisions": 0}
+    assert gate == expected | dict.fromkeys(("error", "feedback", "learned"))
 
 
 async def test_decided_value_is_compared_with_passing_values(bench: Bench) -> None:

@@ -277,13 +277,6 @@ async def test_verdict_wins_over_the_default_of_its_key(bench: Bench) -> None:
     assert ended(result) == ("accepted", 0)
 
 
-async def test_changed_result_leaves_the_next_turn_empty(bench: Bench) -> None:
-    graph = gate_on(bench, routed(MessagesState, None, Writer())).compile(store=bench.store)
-    result = await graph.ainvoke(asked("Thanks!"))
-    result["quality_gate"]["note"] = "Shown."
-    assert (await graph.ainvoke(asked("Thanks!")))["quality_gate"] == {}
-
-
 async def test_turn_that_begins_at_the_gate_has_its_own_id(bench: Bench) -> None:
     graph = bench.compile(gate_on(bench, routed(MessagesState, None, Writer()), max_revisions=1))
     await bench.invoke(graph, asked())
@@ -292,18 +285,6 @@ async def test_turn_that_begins_at_the_gate_has_its_own_id(bench: Bench) -> None
     assert ended(result) == ("exhausted", 1)
     assert result["quality_gate"]["turn"] == result["messages"][2].id
     assert len(judgings(bench.server)) == 3
-
-
-@ROUTERS
-async def test_routed_turn_keeps_its_context(bench: Bench, ends: Any) -> None:
-    graph = bench.compile(
-        gate_on(bench, routed(MessagesState, ends, Writer()), review="always", max_revisions=1)
-    )
-    await bench.invoke(graph, asked(), context={"memalign": {"namespace": ["team-a"]}})
-    for reply in (COLD, {"value": True}):
-        await bench.resume(graph, reply)
-    assert len(await bench.episodes(namespace=("team-a",))) == 2
-    assert await bench.episodes() == []
 
 
 @pytest.mark.every_way("memory-sync", "memory-async")

@@ -50,7 +50,6 @@ from tests.integration_tests.panels.support import (
     values_of,
 )
 from tests.loopback import Rule, Together
-from tests.unit_tests.memory.stores import WatchedStore
 
 HEED = "When judging, heed the expert: "
 WHERE = {"namespace": ["shop", "emea"]}
@@ -238,18 +237,6 @@ async def test_unreadable_memory_is_named_and_the_others_judge(bench: Bench, lab
         assert result["learned"].keys() >= {"tone", "length"}
         if label == "facts":
             assert result["errors"].keys() == {"facts"}
-
-
-async def test_store_failure_while_a_panel_learns_raises_and_loses_nothing(bench: Bench) -> None:
-    bench.store = store = WatchedStore()
-    graph = reviewed(bench)
-    await bench.invoke(graph, CASE)
-    store.failing = True
-    with pytest.raises(StoreError, match="The disk is full"):
-        await bench.resume(graph, dict.fromkeys(NAMES, COLD))
-    store.failing = False
-    result = await bench.invoke(graph, None)
-    assert (result["learned"].keys(), result["errors"]) == (set(NAMES), {})
 
 
 @pytest.mark.parametrize(("reply", "kind"), [(DOWN, ChatModelError), ("Well.", ModelAnswerError)])

@@ -315,6 +315,19 @@ def test_tools_precede_the_request_and_are_not_embedded() -> None:
     assert "finds" not in retrieval_text(Example(**seen))[0]
 
 
+@pytest.mark.parametrize(
+    "blank", [" ", {}, [], {"a": " "}, ["", ""], {"a": None, "b": [{"c": ""}]}]
+)
+def test_blank_outputs_are_no_answer(blank: Any) -> None:
+    assert parse_seen({"inputs": "Q", "outputs": blank}) == parse_seen(None) == NO_ANSWER
+
+
+@pytest.mark.parametrize("answer", [0, False, {"rows": 0}])
+def test_outputs_that_are_falsy_are_an_answer(answer: Any) -> None:
+    fields = {"inputs": "Q", "outputs": answer}
+    assert parse_seen(fields) == Example(**fields)
+
+
 def test_function_may_return_an_example_or_its_fields() -> None:
     example = Example(inputs="Q", outputs="A", reference_outputs="R")
     assert parse_seen(example) == parse_seen(example.to_json()) == example
