@@ -80,11 +80,8 @@ class GateNode(RunnableLambda[Any, Any]):
             # The caller can write this key: only what the gate counts is read.
             verdict = _last_verdict(state, gate.name)
             turn_state = {name: verdict[name] for name in conversation.COUNTED if name in verdict}
-        turn = conversation.read_turn(
-            messages,
-            turn_state,
-            sent_back=conversation.read_key(state, _SENT_BACK) or (),
-        )
+        sent_back = conversation.read_key(state, _SENT_BACK) or ()
+        turn = conversation.read_turn(messages, turn_state, sent_back=sent_back)
         is_uncounted = self._state_schema is None and not turn_state
         if is_uncounted and conversation.is_revision_request(turn.messages, gate.name):
             raise InvalidInputError(
@@ -98,15 +95,15 @@ class GateNode(RunnableLambda[Any, Any]):
         if self._state_schema is not None:
             update[gate.turn_key] = turn_state
         messages = gate.messages_after(verdict, turn)
-        revises = verdict["status"] == "revise"
-        if self.critique_key is not None and (revises or turn.is_revised):
+        if self.critique_key is not None and verdict["status"] == "revise":
+            update[self.critique_key], messages = verdict["critique"], []
+            if self._state_schema is not None:
+                rejected = conversation.rejected_ids(turn.messages, turn)
+                update[_SENT_BACK] = dict.fromkeys(rejected, True)
+        elif self.critique_key is not None and turn.is_revised:
             # Another gate's critique may be in the key: only that gate removes it.
-            update[self.critique_key] = verdict["critique"] if revises else ""
-        if revises and self.critique_key is not None and self._state_schema is not None:
-            update[_SENT_BACK] = dict.fromkeys(conversation.rejected_ids(turn.messages, turn), True)
-        if messages and not (revises and self.critique_key is not None):
-            update[self.messages_key] = messages
-        return update
+            update[self.critique_key] = ""
+        return update | ({self.messages_key: messages} if messages else {})
 
 
 def _as_parents(state: Any, schema: type[Any] | None) -> Any:

@@ -1,5 +1,6 @@
 """A panel's form: one interrupt about all criteria, and the parser of its reply."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -12,6 +13,7 @@ PanelReply = dict[str, dict[str, Any]]
 _RATIONALE = "_rationale"
 _RESERVED = ("author", "type", "decisions", interrupts.JUDGMENT_ID)
 _SHOWN_GUIDELINES = 5
+_NUMBER = re.compile(r"\s*[-+]?[\d.,]+\s*")
 _SHAPES = (
     "reply with an object by criterion, such as {'NAME': {'value': ..., 'rationale': ...}}, of "
     "any of the criteria, or with a decision (approve, edit)"
@@ -139,7 +141,7 @@ def _parse_criterion(reply: Any, criterion: Criterion, judgment: Judgment | None
     """Parse the reply on one criterion; an error names it."""
     if _is_blank(reply):
         return {}
-    is_comment = isinstance(reply, str) and not _reads_as_number(reply)
+    is_comment = isinstance(reply, str) and not _NUMBER.fullmatch(reply)
     try:
         if not isinstance(reply, dict | list):
             with suppress(ValueError) if is_comment else nullcontext():
@@ -147,12 +149,6 @@ def _parse_criterion(reply: Any, criterion: Criterion, judgment: Judgment | None
         return interrupts.parse_review(reply, criterion, judgment) or {}
     except ValueError as error:
         raise ValueError(f"{criterion.name}: {error}") from error
-
-
-def _reads_as_number(text: str) -> bool:
-    with suppress(ValueError):
-        return float(text) is not None
-    return False
 
 
 def _is_blank(reply: Any) -> bool:

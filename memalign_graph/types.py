@@ -64,11 +64,12 @@ _UNIX_DIGITS = range(9, 14)  # of seconds since 1973, and of milliseconds
 
 def read_compact_date(value: Any) -> Any:
     """Convert a number such as 20240531, which pydantic would take for seconds, to a date."""
-    text = str(value).strip().removesuffix(".0")
-    if not text.isdecimal() or len(text) in _UNIX_DIGITS:
+    text = str(value).strip()
+    whole = text.lstrip("-").partition(".")[0]
+    if not whole.isdecimal() or len(whole) in _UNIX_DIGITS:
         return value
     try:
-        return datetime.fromisoformat(text)
+        return datetime.fromisoformat(text.removesuffix(".0"))
     except ValueError as error:
         expected = "write it as 2024-05-31 or 2024-05-31T10:00:00Z."
         raise ValueError(f"given_at: {excerpt(text, 40)} is not a date: {expected}") from error
