@@ -149,8 +149,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         update = await self._decide(io, state, runtime, own) if is_batched else {}
         return {**update, **({} if own == saved else {_STATE_KEY: own})} or None
 
-    async def _decide(self, io: IO, state: Any, runtime: Any, own: StateUpdate) -> StateUpdate:
-        """Judge the calls, ask about some in one interrupt, and record which ones may run."""
+    def _gated_calls(self, state: Any, runtime: Any) -> tuple[list[Call], list[Call]]:
+        """Return the last message's calls of tools in `interrupt_on`, and those that are judged."""
         calls: list[Call] = []
         selected: list[Call] = []
 
@@ -160,7 +160,12 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
                 selected.append(request.tool_call)
             return False
 
-        update = self._asking("batched", collect).after_model(state, runtime) or {}
+        self._asking("batched", collect).after_model(state, runtime)
+        return calls, selected
+
+    async def _decide(self, io: IO, state: Any, runtime: Any, own: StateUpdate) -> StateUpdate:
+        """Judge the calls, ask about some in one interrupt, and record which ones may run."""
+        calls, selected = self._gated_calls(state, runtime)
         ids = [call["id"] for call in calls]
         # Langchain's own middleware may have edited other calls of the message. What is left of an
         # earlier message is dropped, and of an earlier turn if `before_agent` did not run.
@@ -170,7 +175,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         }
         own["edits"] = {}
         if not calls:
-            return {_EDITS_KEY: others} if update else {}
+            return {_EDITS_KEY: others} if state.get(_EDITS_KEY) else {}
         # LangChain matches answers to calls by id. The others are asked about one by one, when run.
         unique = [call for call in calls if call["id"] and ids.count(call["id"]) == 1]
         to_judge = [call for call in unique if call in selected]
