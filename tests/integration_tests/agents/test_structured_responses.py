@@ -75,26 +75,6 @@ async def test_approval_counts_where_a_strict_serializer_restores_field_names(be
 
 
 @STRATEGIES
-async def test_structured_response_after_a_tool_is_judged_once(bench: Bench, strategy: Any) -> None:
-    AgentModel(bench.server, calls("track", order="4711"), *replies(strategy, "In Rome."))
-    graph = agent(bench, gate(bench), tools=[track], response_format=strategy(SHAPE))
-    await bench.invoke(graph, ask())
-    [judged] = outputs(bench.server)
-    assert judged.startswith('1. called track(order="4711")')
-    assert judged.count("In Rome.") == 1
-    assert "3." not in judged
-
-
-async def test_structured_response_with_an_empty_list_is_judged(bench: Bench) -> None:
-    items = {"type": "array", "items": {"type": "string"}}
-    shape = {**SHAPE, "properties": {"orders": items}, "required": ["orders"]}
-    AgentModel(bench.server, {"orders": []})
-    graph = agent(bench, gate(bench), response_format=ProviderStrategy(shape))
-    result = await bench.invoke(graph, ask("Which orders are open?"))
-    assert result["quality_gate"]["status"] == "accepted"
-
-
-@STRATEGIES
 async def test_answer_before_a_fallback_is_removed(bench: Bench, strategy: Any) -> None:
     AgentModel(bench.server, *replies(strategy, "Wait."))
     bench.server.rules = fails("Wait.")

@@ -208,24 +208,8 @@ class KeptModel(BaseModel):
     quality_gate: GateVerdict | None = None
 
 
-@pytest.mark.parametrize("state", [MessagesState, Kept, KeptModel])
-async def test_earlier_verdict_is_not_used_for_a_new_answer(bench: Bench, state: Any) -> None:
-    graph = gated(bench, Failing(at=2), state=state)
-    result = await bench.invoke(graph, asked())
-    assert result["quality_gate"]["let_through"]
-    with pytest.raises(ConnectionError):
-        await bench.invoke(graph, asked(AGAIN))
-    assert not (await bench.state(graph)).values["quality_gate"]
-
-
 class Gathered(MessagesState):
     quality_gate: Annotated[list[GateVerdict], gather]
-
-
-async def test_last_of_the_collected_verdicts_is_routed(bench: Bench) -> None:
-    bench.server.rules = always(False)
-    result = await bench.invoke(gated(bench, Writer(), state=Gathered, max_revisions=1), asked())
-    assert [verdict["status"] for verdict in result["quality_gate"]] == ["revise", "exhausted"]
 
 
 def routed(state: Any, ends: Any, writer: Writer) -> Builder:

@@ -322,7 +322,7 @@ def test_blank_outputs_are_no_answer(blank: Any) -> None:
     assert parse_seen({"inputs": "Q", "outputs": blank}) == parse_seen(None) == NO_ANSWER
 
 
-@pytest.mark.parametrize("answer", [0, False, {"rows": 0}])
+@pytest.mark.parametrize("answer", [0, False, {"rows": 0}, {"open orders": []}])
 def test_outputs_that_are_falsy_are_an_answer(answer: Any) -> None:
     fields = {"inputs": "Q", "outputs": answer}
     assert parse_seen(fields) == Example(**fields)
