@@ -205,8 +205,8 @@ def _add_node(builder: Graph, node: GateNode) -> None:
 
     async def begin_turn(state: Any) -> StateUpdate:
         first = [end for start, end in builder.edges if start == START]
-        begins_turn = all(node.endswith(_TURN_START_SUFFIX) for node in first)
-        if begins_turn and START not in builder.branches:
+        leads_nowhere = all(node.endswith(_TURN_START_SUFFIX) for node in first)
+        if leads_nowhere and START not in builder.branches:
             raise InvalidInputError(
                 "builder: no edge leads from START into the graph. Add one to its first node."
             )

@@ -58,7 +58,6 @@ UtcDatetime = Annotated[
 ]
 """A time with a zone; UTC by default."""
 
-
 _UNIX_DIGITS = range(9, 14)  # of seconds since 1973, and of milliseconds
 
 
