@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import ensure_config
@@ -56,10 +56,10 @@ class ApprovalOptions(JudgeOptions, total=False):
     interrupt_mode: InterruptMode
 
 
-class ApprovalState(HumanInTheLoopMiddleware.state_schema):  # type: ignore[name-defined, misc] # a class
+class ApprovalState(HumanInTheLoopMiddleware.state_schema):  # type: ignore[misc, valid-type] # a class
     """The state of langchain's middleware, and what this one keeps of a turn."""
 
-    memalign_approvals: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
+    memalign_approvals: Annotated[dict[str, Any], PrivateStateAttr]
 
 
 class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):

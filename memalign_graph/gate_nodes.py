@@ -1,7 +1,7 @@
 """Gates as nodes: what a gate adds to a graph, and what it checks there."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, get_type_hints
 
@@ -291,12 +291,12 @@ def add_quality_gate(
     for source in sources:
         builder.add_edge(source, gate.name)
     closed, rejected = (END, "exhausted") if escalate is None else (escalate, "escalated")
-    node_of: dict[str, str] = {"accepted": accept, rejected: closed}
+    node_of: dict[Hashable, str] = {"accepted": accept, rejected: closed}
     if revise is not None:
         node_of["revise"] = revise
     node_of["judge_error"] = accept if settings.on_judge_error == "open" else closed
 
-    def status_of(state: Any) -> str:
+    def status_of(state: Any) -> Any:
         # `update_state(as_node=...)` may leave no verdict.
         status = _last_verdict(state, gate.name).get("status")
         return status if status in node_of else rejected
