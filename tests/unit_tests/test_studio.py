@@ -54,7 +54,7 @@ def test_list_of_criteria_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (TONE + "judge: {kk: 3}", r"judge\.kk: is not an option|judge\.kk"),
+        (TONE + "judge: {kk: 3}", r"judge\.kk: is not a setting"),
         ("[]", "has no criterion in its list"),
         ("name: [", "is neither YAML nor JSON"),
     ],

@@ -12,8 +12,6 @@ from memalign_graph.cli import main
 from memalign_graph.cli.app import _message_and_status
 from tests.integration_tests.cli.support import ANN, CRITERION_YAML, Shell
 
-_NO_RECORD = "no record can be used. The first, "
-
 
 @pytest.mark.parametrize(
     ("name", "content", "says"),
@@ -21,13 +19,7 @@ _NO_RECORD = "no record can be used. The first, "
         ("none.jsonl", None, "--feedback: none.jsonl: it can't be read: No such file"),
         ("empty.jsonl", b"", "--feedback: empty.jsonl: it has no records."),
         ("cut.json", b'[{"inputs": "a"', "--feedback: cut.json: this is not JSON: Expecting"),
-        (
-            "cut.jsonl",
-            b'\n{"b": "b',
-            f"--feedback: cut.jsonl: {_NO_RECORD}line 2: this is not JSON",
-        ),
-        ("no.jsonl", b"7\n", f"--feedback: no.jsonl: {_NO_RECORD}line 1: give an object with"),
-        ("deep.jsonl", b"[" * 100_000, f"--feedback: deep.jsonl: {_NO_RECORD}line 1: this is no"),
+        ("deep.jsonl", b"[" * 100_000, "--feedback: deep.jsonl: no record can be used. The first"),
         ("Head.csv", b"Inputs,Outputs\na,b\n", "--feedback: Head.csv: no record can be used."),
         ("open.csv", b'a,b\na,b\n"c,d\n', "--feedback: open.csv: line 3: unexpected"),
     ],
