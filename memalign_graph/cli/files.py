@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from memalign_graph.errors import InvalidInputError, describe_validation_error, excerpt
-from memalign_graph.local.stores import has_postgres_table, is_postgres, without_secrets
+from memalign_graph.local.stores import has_postgres_table, is_postgres
 
 if TYPE_CHECKING:
     from memalign_graph.types import Criterion
@@ -37,7 +37,7 @@ _RANGE = re.compile(r"\s*(-?\d+)\s*(?:-|\.\.)\s*(-?\d+)\s*")
 
 @contextmanager
 def errors_in(where: str) -> Iterator[None]:
-    """Say where it is what errors in the block are about."""
+    """Begin the errors of the block with the file or section that they are about."""
     try:
         yield
     except InvalidInputError as error:
@@ -60,22 +60,16 @@ def read_text(path: str) -> str:
         raise InvalidInputError(f"it can't be read: {problem}.") from error
 
 
-def check_database(location: str | Path, option: str, *, holds: str | None = None) -> None:
-    """Check a database without creating or changing it; `holds` names a required table."""
-    problem, path = None, Path(location)
+def check_database(location: str | Path, option: str) -> None:
+    """Check that it is a database or may become one, without creating or changing it."""
+    path = Path(location)
     try:
         is_file = not is_postgres(location)
     except InvalidInputError as error:
         raise InvalidInputError(f"{option}: {str(error).removeprefix('store: ')}") from error
-    # An empty file becomes a database.
     if is_file and path.exists() and path.stat().st_size and not _is_database(path):
         problem = "is not an SQLite file and is left as it is: name another"
-    elif holds and not has_table(location, holds):
-        problem = (
-            "has no memory: `memalign align` makes one, and `memalign judge` with keep_judgments"
-        )
-    if problem:
-        raise InvalidInputError(f"{option}: {without_secrets(str(location))} {problem}.")
+        raise InvalidInputError(f"{option}: {path} {problem}.")
 
 
 def has_table(location: str | Path, name: str) -> bool:

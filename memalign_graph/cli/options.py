@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from memalign_graph.cli.files import CriterionFile, check_database, load_criterion
+from memalign_graph.cli.files import CriterionFile, check_database, has_table, load_criterion
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.local.stores import is_postgres, open_store, without_secrets
@@ -172,7 +172,12 @@ class MemoryLocation:
             raise InvalidInputError("--namespace: give one, as --criterion has require_namespace.")
         with option_errors():
             check_namespace(self.context["namespace"])
-        check_database(self.memory, "--memory", holds="store" if must_exist else None)
+        check_database(self.memory, "--memory")
+        if must_exist and not has_table(self.memory, "store"):
+            raise InvalidInputError(
+                f"--memory: {without_secrets(self.memory)} has no memory: `memalign align` makes "
+                "one, and `memalign judge` with keep_judgments."
+            )
         if sys.platform == "win32" and is_postgres(self.memory):
             # psycopg cannot connect asynchronously in the default event loop.
             asyncio.set_event_loop_policy(asyncio.WindowsSelectorEventLoopPolicy())
