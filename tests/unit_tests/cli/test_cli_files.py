@@ -95,7 +95,6 @@ def test_json_key_given_twice_is_refused(tmp_path: Path) -> None:
     ("content", "says"),
     [
         ("", "is not a criterion: give an object such as"),
-        ("- 1\n- 2", "is not a criterion"),
         ("name: a\n\tinstructions: b", "is neither YAML nor JSON: "),
         ("!!python/object/apply:os.system [ls]", "is neither YAML nor JSON: "),
         (HEAD + "model: x", "model: is not a known field"),
@@ -104,8 +103,6 @@ def test_json_key_given_twice_is_refused(tmp_path: Path) -> None:
         ("name: a\ninstructions: b\njudge: {k: 1, k: 2}", "k is given twice"),
         ("name: 1\ninstructions: b", "name: 1 is not text. Put it in quotes."),
         ("name: a\ninstructions: b\nscale: bool", "scale: 'bool' is not known: give one of 'bool"),
-        ("name: a\ninstructions: b\nscale: [1, 2]", "choices.0: 1 is not text. Put it in quotes"),
-        (HEAD + "scale: stars", "stars"),
         (HEAD + "scale: 5", "scale: '5' is not known: give one of 'boolean', "),
         (HEAD + "scale: [yes, no]", "choices.0: True is not text. Put it in quotes."),
         (HEAD + "scale: {choices: 5}", "choices"),

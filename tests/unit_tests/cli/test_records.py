@@ -256,24 +256,11 @@ def test_columns_that_cannot_be_used(tmp_path: Path, name: str, text: str, says:
     assert len(str(caught.value)) < 1_000
 
 
-@pytest.mark.parametrize(
-    ("text", "date"),
-    [
-        ("45291.5", "2023-12-31T12:00:00+00:00"),
-        ("1700000000", "2023-11-14T22:13:20+00:00"),
-        ("20240531", "2024-05-31T00:00:00+00:00"),
-        ("2024-05-01", "2024-05-01T00:00:00+00:00"),
-    ],
-)
-def test_dates(tmp_path: Path, text: str, date: str) -> None:
-    rows = read_text(tmp_path, f"inputs,outputs,value,given_at\nHi,Ho,TRUE,{text}\n")
-    assert feedback(rows)[0].given_at.isoformat() == date
-
-
-def test_year_is_not_a_date(tmp_path: Path) -> None:
-    rows = read_text(tmp_path, "inputs,outputs,value,given_at\nHi,Ho,TRUE,2024\n")
-    with pytest.raises(InvalidInputError, match="given_at: 2024 is not a date"):
-        feedback(rows)
+def test_only_the_day_numbers_of_spreadsheets_are_converted(tmp_path: Path) -> None:
+    dates = {date: date for date in ("2024", "20240531", "1700000000", "2024-05-01")}
+    dates |= {"45291.5": "2023-12-31T12:00:00+00:00", "45291,5": "2023-12-31T12:00:00+00:00"}
+    text = "\n".join(["inputs;outputs;given_at", *(f"Hi;Ho;{date}" for date in dates)])
+    assert [row["given_at"] for row in read_text(tmp_path, text)] == list(dates.values())
 
 
 def test_index_in_a_list_is_of_decimal_digits(tmp_path: Path) -> None:
