@@ -8,14 +8,13 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.plan import (
     PEER_VENV,
     QUICK,
-    SCALE,
     SIZES,
     Results,
     markdown_table,
@@ -66,30 +65,13 @@ ROWS = (
     Row("concurrency", "the same by `abatch`", "concurrent_async", "share", "", 2, max),
     Row("cpu", "processor time of a judgment, {at_once} at once", "cpu", "judged", "ms", 1),
     Row("cpu", "bare calls of both models, as many and as long", "cpu", "bare", "ms", 1),
-    Row("cpu", "a judgment without the models' clients", "cpu", "without_clients", "ms", 1),
-    Row("cpu", "of it LangGraph, an empty graph", "cpu", "langgraph", "ms", 1),
-    Row("cpu", "of it LangChain, a bare call", "cpu", "langchain", "ms", 1),
-    Row("cpu", "of it ours", "cpu", "own", "ms", 1),
     Row("panel", "one example, one criterion", "panel_one"),
     Row("panel", "one example, {criteria} criteria", "panel"),
 )
-GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
+GROUPS = ",".join(dict.fromkeys(row.group for row in ROWS))
 
 
-def as_markdown(groups: Sequence[str], sizes: dict[str, int], *sides: Results) -> str:
-    """Return the rows of some groups: ours, the peer, and the peer with a warm cache."""
-    for results in sides:
-        _derive(results, sizes)
-    titles = {name: f"{value:,}" for name, value in sizes.items()}
-    rows = [
-        [row.title.format(**titles), *(row.show(results) for results in sides)]
-        for row in ROWS
-        if row.group in groups
-    ]
-    return markdown_table(["", "ours", "peer", "peer, cache warm"], rows)
-
-
-def _derive(results: Results, sizes: dict[str, int]) -> None:
+def add_derived(results: Results, sizes: dict[str, int]) -> None:
     """Add the numbers that come from several measurements; see the README."""
     judged = results.get("judge", [])
     if not judged:
@@ -101,41 +83,35 @@ def _derive(results: Results, sizes: dict[str, int]) -> None:
         measured["overhead"] = 1_000 * (measured["wall_s"] - measured["held_s"])
         measured["prefix"] = prefix / statistics.mean(map(len, prompts))
     latency = statistics.median(measured["held_s"] for measured in judged)
-    for key in ("concurrent", "concurrent_async"):
-        for measured in results.get(key, []):
-            bound = sizes["concurrent"] / sizes["at_once"] * latency
-            measured["share"] = bound / measured["wall_s"]
+    for measured in [*results.get("concurrent", []), *results.get("concurrent_async", [])]:
+        measured["share"] = sizes["concurrent"] / sizes["at_once"] * latency / measured["wall_s"]
 
 
 def run_sides(options: argparse.Namespace, sizes: dict[str, int], server: str) -> list[Results]:
     """Measure ours, the peer, and the peer with a warm cache, one after the other."""
     peer = None if options.no_peer else peer_python(options.peer_venv)
-
-    def run(side: str, what: str, *, attempt: int = 0, cache: bool = False) -> Results:
-        """Run one part in its own process; returns nothing for a side that is left out."""
+    measured: list[Results] = []
+    for side, cache in (("ours", False), ("peer", False), ("peer", True)):
         python = peer if side == "peer" else sys.executable
         # A cache only changes rows in which something is done again.
-        groups = [it for it in options.rows if not cache or it in ("change", "reopen")]
+        groups = [it for it in options.rows.split(",") if not cache or it in ("change", "reopen")]
+        measured.append({})
         if python is None or not groups:
-            return {}
+            continue
         folder = options.results.absolute() / "work" / f"{side}{'-cached' if cache else ''}"
-        folder.mkdir(parents=True, exist_ok=True)
-        job: dict[str, Any] = {"what": what, "server": server, "folder": str(folder)}
-        job |= {"groups": groups, "attempt": attempt, "cache": cache, **sizes}
-        print(f"{folder.name}: {what} ...", end="", flush=True)
-        start, file = time.perf_counter(), folder / f"{what}.json"
-        run_side(python, side, [json.dumps(job), str(file)], server, folder)
-        print(f" {time.perf_counter() - start:.0f} s", flush=True)
-        results: Results = json.loads(file.read_text())
-        return results
-
-    measured = []
-    for side, cache in (("ours", False), ("peer", False), ("peer", True)):
-        results = run(side, "session", cache=cache)
-        for attempt in range(sizes["repeats"] if "reopen" in options.rows else 0):
-            reopened = run(side, "reopen", attempt=attempt, cache=cache)
-            results["reopen"] = results.get("reopen", []) + reopened.get("reopen", [])
-        measured.append(results)
+        folder.mkdir(parents=True)
+        job: dict[str, Any] = {"server": server, "folder": str(folder), "groups": groups, **sizes}
+        attempts = range(sizes["repeats"] if "reopen" in groups else 0)
+        for what, attempt in [("session", 0), *(("reopen", attempt) for attempt in attempts)]:
+            job |= {"what": what, "attempt": attempt, "cache": cache}
+            print(f"{folder.name}: {what} ...", end="", flush=True)
+            start, file = time.perf_counter(), folder / f"{what}.json"
+            run_side(python, side, [json.dumps(job), str(file)], server, folder)
+            print(f" {time.perf_counter() - start:.0f} s", flush=True)
+            for row, values in json.loads(file.read_text()).items():
+                measured[-1].setdefault(row, []).extend(values)
+    for results in measured:
+        add_derived(results, sizes)
     return measured
 
 
@@ -143,50 +119,44 @@ def main() -> None:
     """Measure both sides, and write a table and all measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
     add, here = parser.add_argument, Path(__file__).parent
-    parts = f"one memory and many workers: {','.join(SCALE)}, or all"
-    add("--scale", nargs="?", const=",".join(SCALE), help=parts)
+    add("--scale", nargs="?", const="stores,workers", help="one memory and many workers: parts")
     add("--quick", action="store_true", help="small sizes, which only show that it runs")
     add("--no-peer", action="store_true", help="measure this package alone")
-    add("--rows", type=_groups, default=GROUPS, help=f"groups of rows: {','.join(GROUPS)}")
+    add("--rows", default=GROUPS, help="groups of rows; by default all")
     add("--peer-venv", type=Path, default=PEER_VENV, help="created if it is missing")
     add("--results", type=Path, default=here / "results", help="the folder to write to")
     options = parser.parse_args()
     work = options.results / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    sizes = SIZES | (QUICK if options.quick else {})
-    load = os.getloadavg()[0]
-    if options.scale:
-        from benchmarks import scale
+    with serving() as server:
+        if options.scale:
+            from benchmarks import scale
 
-        with serving() as server:
             amount = scale.QUICK if options.quick else scale.Sizes()
             for table in scale.run(amount, options.scale.split(","), work, server):
                 print(f"{table}\n", flush=True)
-        return
-    with serving() as server:
+            return
+        sizes = SIZES | (QUICK if options.quick else {})
         sides = run_sides(options, sizes, server)
-    title = "Quick run: the sizes are too small to say anything" if options.quick else "Benchmark"
+    titles = {name: f"{value:,}" for name, value in sizes.items()}
+    rows = [
+        [row.title.format(**titles), *map(row.show, sides)]
+        for row in ROWS
+        if row.group in options.rows.split(",")
+    ]
     text = (
-        f"# {title}\n\n`{' '.join(['python -m benchmarks', *sys.argv[1:]])}` on {os.cpu_count()} "
-        f"cores, {platform.system()}, Python {platform.python_version()}, load average {load:.1f} "
-        f"before and {os.getloadavg()[0]:.1f} after. The median of {sizes['repeats']}, of "
-        f"judgments one by one {sizes['judgments']}, with the best in brackets. [What each row "
-        f"means](../README.md).\n\n{as_markdown(options.rows, sizes, *sides)}\n"
+        f"`{' '.join(['python -m benchmarks', *sys.argv[1:]])}` on {os.cpu_count()} cores, "
+        f"{platform.system()}, Python {platform.python_version()}, load average "
+        f"{os.getloadavg()[0]:.1f}. The median of {sizes['repeats']}, of judgments one by one "
+        f"{sizes['judgments']}, with the best in brackets.\n\n"
+        f"{markdown_table(['', 'ours', 'peer', 'peer, cache warm'], rows)}\n"
     )
     file = options.results / ("quick.md" if options.quick else "results.md")
     file.write_text(text, encoding="utf-8")
     file.with_suffix(".json").write_text(json.dumps(sides), encoding="utf-8")
     shutil.rmtree(work)
     print(text)
-    print(f"Written to {file} and {file.with_suffix('.json').name}.")
-
-
-def _groups(text: str) -> tuple[str, ...]:
-    groups = tuple(text.split(","))
-    if unknown := {*groups} - {*GROUPS}:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there is {', '.join(GROUPS)}")
-    return groups
 
 
 if __name__ == "__main__":

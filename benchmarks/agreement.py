@@ -10,11 +10,11 @@ import json
 import random
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import ExitStack
-from math import inf
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from math import inf, nan
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -28,30 +28,22 @@ from memalign_graph import Boolean, Categorical, Criterion, Judge, Numeric, Pair
 from memalign_graph.conversation import read_turn, what_gate_sees
 from memalign_graph.evaluation import Report, evaluate
 from memalign_graph.evaluation.dataset import EVIDENCE, KNN, MAJORITY, MEDIAN
-from memalign_graph.evaluation.metrics import concordance
+from memalign_graph.evaluation.experiment import without_memory
+from memalign_graph.evaluation.metrics import concordance, draw_weights, nanmean
 from memalign_graph.identity import digest
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.local.weights import MODEL
 from memalign_graph.models import declare_small
 from memalign_graph.prompts.fences import as_text, estimate_tokens
 from memalign_graph.scales import Scale
-from memalign_graph.settings import Alignment, Sees
+from memalign_graph.settings import Sees
 from memalign_graph.types import parse_example
 
 DATA = Path(__file__).parent / "data" / "agreement"
 SETS = (
-    "saf_2.3_DLL",
-    "saf_6.2_IPP",
-    "saf_8.2_MM",
-    "saf_10.1_TC",
-    "saf_11.1_SDN",
-    "saf_12.1_PE",
-    "dices_crowd_safety",
-    "python_solution_correct",
-    "halueval_no_hallucination",
-    "hh_harmless_preference",
-    "airline_run_right",
-    "airline_call_right",
+    "saf_2.3_DLL,saf_6.2_IPP,saf_8.2_MM,saf_10.1_TC,saf_11.1_SDN,saf_12.1_PE,dices_crowd_safety,"
+    "python_solution_correct,halueval_no_hallucination,hh_harmless_preference,airline_run_right,"
+    "airline_call_right"
 )
 _EXAMPLE = ("inputs", "outputs", "reference_outputs")
 _OURS, _BASE, _PEER, _CONSTANT = "ours", "base", "peer", "constant"
@@ -134,12 +126,10 @@ def feedback_of(row: Row) -> dict[str, Any]:
     return {**example, "value": row["label"], "rationale": row["feedback"], "author": "expert"}
 
 
-def judges_of(judge: Judge, *, ablations: bool) -> dict[str, Judge | Alignment]:
+def judges_of(judge: Judge, *, ablations: bool) -> dict[str, Judge]:
     """Return the judges that are compared; the one with the default options is the last."""
     chat = cast("ChatOpenAI", judge.model)
-    judges: dict[str, Judge | Alignment] = {
-        _BASE: judge.but(decide="verdict", use_guidelines=False, use_episodes=False)
-    }
+    judges = {_BASE: without_memory(judge)}
     if ablations:
         judges |= {
             "no guidelines": judge.but(use_guidelines=False),
@@ -196,6 +186,10 @@ def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:
         task = {"train": train, "test": test, "model": options.model or MODEL, "k": options.k}
         verdicts = peer_verdicts(task, server, folder, options.peer_venv)
         values[_PEER] = {verdict["id"]: verdict["value"] for verdict in verdicts}
+    tokens = Counter[str]()
+    for row in report.usage:
+        if row.stage == "judge":
+            tokens[row.judge] += row.input_tokens + row.cached_input_tokens
     return {
         "set": name,
         "scale": test[0]["scale"],
@@ -203,14 +197,7 @@ def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:
         "truth": {row["id"]: row["label"] for row in test},
         "values": values,
         "curve": curve_of(report),
-        "tokens": {
-            name: sum(
-                row.input_tokens + row.cached_input_tokens
-                for row in report.usage
-                if (row.judge, row.stage) == (name, "judge")
-            )
-            for name in report.judges
-        },
+        "tokens": tokens,
     }
 
 
@@ -224,16 +211,19 @@ def values_of(report: Report, ids: dict[str, str]) -> dict[str, dict[str, Any]]:
     return dict(values)
 
 
-def curve_of(report: Report) -> list[dict[str, Any]]:
-    """Return the judge's scores on the test rows as its memory grows."""
-    return [
-        {
-            "feedback": step.feedback,
-            **{name: estimate.value for name, estimate in step.unseen.metrics.items()},
-            "recalls": {label.label: label.recall.value for label in step.unseen.labels},
-        }
-        for step in (report.curve.steps if report.curve else [])
-    ]
+def curve_of(report: Report) -> dict[str, list[float]]:
+    """Return metrics on the test rows, each as the judge's memory grows."""
+    columns = defaultdict[str, list[float]](list)
+    for step in report.curve.steps if report.curve else []:
+        metrics, labels = step.unseen.metrics, step.unseen.labels
+        known = {name: metrics[name].value for name in ("ccc", "mae") if name in metrics}
+        if not known:
+            recalls: Any = {label.label: label.recall.value for label in labels if label.support}
+            known["balanced"] = fmean(recalls.values() or [nan])
+            known |= {"caught": recalls["false"]} if "false" in recalls else {}
+        for name, value in known.items():
+            columns[name].append(nan if value is None else value)
+    return dict(columns)
 
 
 def measure(outcome: Outcome) -> dict[str, dict[str, Array]]:
@@ -242,27 +232,22 @@ def measure(outcome: Outcome) -> dict[str, dict[str, Array]]:
     A row without a verdict is wrong where values are labels, and left out where they are numbers.
     """
     truth = outcome["truth"]
-    count, seed = len(truth), int(digest(outcome["set"])[:8], 16)
-    drawn = np.random.default_rng(seed).multinomial(count, [1 / count] * count, size=_DRAWS)
-    weights = np.vstack([np.ones((1, count)), drawn])
+    weights = draw_weights(list(truth), _DRAWS, int(digest(outcome["set"])[:8], 16))
+    expected = np.array(list(truth.values()))
     metrics = defaultdict[str, dict[str, Array]](dict)
     for judge, by_id in outcome["values"].items():
-        pairs = [(by_id.get(key), label) for key, label in truth.items()]
         with np.errstate(invalid="ignore", divide="ignore"):
             if outcome["scale"] == "numeric":
-                value, expected = np.array(
-                    [(np.nan if given is None else given, label) for given, label in pairs]
-                ).T
-                shown = weights * ~np.isnan(value)
-                value = np.nan_to_num(value)
+                value = np.array([by_id.get(key) for key in truth], float)  # None is NaN
+                shown, value = weights * ~np.isnan(value), np.nan_to_num(value)
                 metrics["ccc"][judge] = concordance(expected, value, shown)
                 metrics["mae"][judge] = (shown @ np.abs(value - expected)) / shown.sum(1)
             else:
-                hits = np.array([given == label for given, label in pairs])
+                hits = np.array([by_id.get(key) == label for key, label in truth.items()])
                 recalls = {}
-                for label in sorted(set(truth.values())):
-                    is_label = np.array([expected == label for _, expected in pairs])
-                    recalls[label] = (weights @ (hits & is_label)) / (weights @ is_label)
+                for label in set(truth.values()):
+                    of_label = weights * (expected == label)
+                    recalls[label] = (of_label @ hits) / of_label.sum(1)
                 metrics["balanced accuracy"][judge] = mean_of(list(recalls.values()))
                 if outcome["scale"] == "bool":
                     metrics["bad answers caught"][judge] = recalls[False]
@@ -271,10 +256,8 @@ def measure(outcome: Outcome) -> dict[str, dict[str, Array]]:
 
 def mean_of(draws: Sequence[Array]) -> Array:
     """Return the mean of each draw over those that are defined; NaN where none is."""
-    known = ~np.isnan(draws)
     with np.errstate(invalid="ignore"):
-        mean: Array = np.nansum(draws, axis=0) / known.sum(axis=0)
-    return mean
+        return nanmean(np.transpose(draws))
 
 
 def format_estimate(draws: Array, sign: str = "") -> str:
@@ -309,47 +292,26 @@ def format_tables(outcomes: Sequence[Outcome]) -> str:
         common = set.intersection(*map(set, sets))
         means = {judge: mean_of([draws[judge] for draws in sets]) for judge in common}
         add_row(f"mean of {len(sets)} sets", "", metric, means)
-    tables = [markdown_table(head, rows)]
-    tables.append(
-        "\n".join(
-            f"- {outcome['set']}: prompt tokens a judgment: "
-            + ", ".join(
-                f"{judge} {tokens / len(outcome['truth']):,.0f}"
-                for judge, tokens in outcome["tokens"].items()
-            )
-            for outcome in outcomes
-        )
-    )
-    missing = [
-        f"- {outcome['set']}: {judge} has no value for {count} rows"
+    curves = [
+        [outcome["set"], name, *(f"{number:.2f}" for number in numbers)]
         for outcome in outcomes
-        for judge, values in outcome["values"].items()
-        if (count := sum(values.get(key) is None for key in outcome["truth"]))
+        for name, numbers in outcome["curve"].items()
     ]
-    tables += ["\n".join(missing)] if missing else []
-    if any(outcome["curve"] for outcome in outcomes):
-        tables.append(format_curves(outcomes))
-    return "\n\n".join(tables)
+    steps = ["set", "metric", "0", *map(str, _SIZES)][: max(map(len, curves), default=0)]
+    notes = "\n".join(note for outcome in outcomes for note in notes_on(outcome))
+    return "\n\n".join(
+        [markdown_table(head, rows), notes, *([markdown_table(steps, curves)] if curves else [])]
+    )
 
 
-def format_curves(outcomes: Sequence[Outcome]) -> str:
-    """Return a table: a line for each set and metric, a column for each amount of feedback."""
-    rows = []
-    for outcome in outcomes:
-        names = ("ccc", "mae") if outcome["scale"] == "numeric" else ("balanced", "caught")
-        for name in names:
-            cells = []
-            for step in outcome["curve"]:
-                recalls = step["recalls"]
-                defined = [recall for recall in recalls.values() if recall is not None]
-                known = {**step, "balanced": np.mean(defined) if defined else None}
-                known["caught"] = recalls.get("false")
-                number = known.get(name)
-                cells.append("" if number is None else f"{number:.2f}")
-            if any(cells):
-                rows.append([outcome["set"], name, *cells])
-    width = max(map(len, rows))
-    return markdown_table(["set", "metric", "0", *map(str, _SIZES)][:width], rows)
+def notes_on(outcome: Outcome) -> Iterator[str]:
+    """Yield the length of the prompts, and which judges have no value for some rows."""
+    truth = outcome["truth"]
+    tokens = [f"{judge} {sum_ / len(truth):,.0f}" for judge, sum_ in outcome["tokens"].items()]
+    yield f"- {outcome['set']}: prompt tokens a judgment: {', '.join(tokens)}"
+    for judge, values in outcome["values"].items():
+        if count := sum(values.get(key) is None for key in truth):
+            yield f"- {outcome['set']}: {judge} has no value for {count} rows"
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser, train: int, test: int) -> None:
@@ -371,7 +333,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=__doc__)
     add = parser.add_argument
     add_shared_arguments(parser, train=40, test=50)
-    add("--sets", default=",".join(SETS), help="names of files there, with commas between")
+    add("--sets", default=SETS, help="names of files there, with commas between")
     add("--minutes", type=float, default=inf, help="begin no set after this time")
     add("--no-peer", action="store_true", help="ours alone")
     add("--curve", action="store_true", help="also judge after 5, 10, 20 and 40 rows")
@@ -388,9 +350,7 @@ def main() -> None:
     options = parse_arguments()
     outcomes: list[Outcome] = []
     end = time.monotonic() + 60 * options.minutes
-    with ExitStack() as stack:
-        serve = ["--port", str(options.port), *upstream(options.base_url)]
-        server = stack.enter_context(serving(*serve))
+    with serving("--port", str(options.port), *upstream(options.base_url)) as server:
         for name in options.sets.split(","):
             if time.monotonic() > end:
                 sys.stdout.write(f"{name}: not begun, because --minutes are over\n")

@@ -55,10 +55,7 @@ class Peer:
 
     def to_feedback(self, records: Sequence[plan.Record]) -> list[Any]:
         return self.store(
-            [
-                {**record.case, "label": record.value, "feedback": record.rationale}
-                for record in records
-            ]
+            [{**it, "label": it["value"], "feedback": it["rationale"]} for it in records]
         )
 
     def store(self, rows: Sequence[dict[str, Any]]) -> list[Trace]:
@@ -109,7 +106,7 @@ class Peer:
 
 def reopen(job: Job) -> Results:
     """Measure loading the judge that a session registered, and its first judgment."""
-    peer, unseen = Peer.of(job), plan.records(job.attempt + 1, seed=5)[-1].case
+    peer, unseen = Peer.of(job), plan.cases(job.attempt + 1, seed=5)[-1]
 
     def work() -> None:
         peer.aligned = get_scorer(name=plan.NAME, experiment_id=peer.experiment.experiment_id)

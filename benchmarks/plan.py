@@ -12,18 +12,17 @@ import sys
 import time
 import urllib.request
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER_VENV = ROOT / ".venv-peer"
 """The peer's environment; created if it is missing."""
-
 _REQUIREMENTS = Path(__file__).with_name("peer-requirements.txt")
-
 MODEL = "gpt-4o-mini"  # both sides know its window of 128,000 tokens
 EMBEDDINGS = "text-embedding-3-small"
 DIMENSIONS = 512  # the peer's default
@@ -40,9 +39,6 @@ SIZES = {
 _FEW = {"large": 120, "judgments": 5, "concurrent": 24, "at_once": 8, "repeats": 1}
 QUICK = {"small": 10, **_FEW}
 """Sizes that only show that everything runs."""
-
-SCALE = ("stores", "workers")
-"""The parts of `--scale`."""
 
 NAME = "support_reply"
 INSTRUCTIONS = "Is the reply one that our support desk would send to this customer?"
@@ -66,20 +62,8 @@ _STEPS = (
 )
 
 
-class Record(NamedTuple):
-    """An expert's feedback on a reply of a shop's support desk: synthetic, seeded, distinct."""
-
-    question: str  # about 185 characters
-    answer: str  # about 300
-    value: bool
-    rationale: str  # about 110
-
-    @property
-    def case(self) -> dict[str, object]:
-        return {"inputs": {"question": self.question}, "outputs": self.answer}
-
-    def feedback(self, author: str = "ann") -> dict[str, object]:
-        return {**self.case, "value": self.value, "rationale": self.rationale, "author": author}
+Record = dict[str, Any]
+"""An expert's feedback on a reply of a shop's support desk: synthetic, seeded, distinct."""
 
 
 def records(count: int, seed: int = 1) -> list[Record]:
@@ -88,18 +72,29 @@ def records(count: int, seed: int = 1) -> list[Record]:
     return [_record(rng, seed * 1_000_000 + number) for number in range(count)]
 
 
+def cases(count: int, seed: int) -> list[dict[str, Any]]:
+    """Return examples without feedback."""
+    made = records(count, seed)
+    return [{name: record[name] for name in ("inputs", "outputs")} for record in made]
+
+
 def _record(rng: random.Random, number: int) -> Record:
+    """Make a question of about 185 characters, an answer of 300, and a rationale of 110."""
     goods, demand, value = rng.choice(_GOODS), rng.choice(_DEMANDS), rng.random() < 1 / 2
     faults, steps = rng.sample(_FAULTS, 3), " ".join(rng.sample(_STEPS, 2))
-    return Record(
-        question=f"Hello, my {goods} from order {number} {faults[0]}, and now it also {faults[1]}. "
-        f"I wonder what becomes of that now, since somebody else's {faults[2]}, too.",
-        answer=f"Thank you for your message and for the number. {steps.format(goods=goods)} "
-        f"If anything is unclear, just answer and ask for the file {number}.",
-        value=value,
-        rationale=f"It takes up that the {goods} {faults[0]}, and it "
-        f"{'' if value else 'should be one that '}{demand}.",
+    question = (
+        f"Hello, my {goods} from order {number} {faults[0]}, and now it also {faults[1]}. "
+        f"I wonder what becomes of that now, since somebody else's {faults[2]}, too."
     )
+    return {
+        "inputs": {"question": question},
+        "outputs": f"Thank you for your message and for the number. {steps.format(goods=goods)} "
+        f"If anything is unclear, just answer and ask for the file {number}.",
+        "value": value,
+        "rationale": f"It takes up that the {goods} {faults[0]}, and it "
+        f"{'' if value else 'should be one that '}{demand}.",
+        "author": "ann",
+    }
 
 
 def guideline_text(number: int) -> str:
@@ -147,37 +142,33 @@ class ServerControl:
 
 def session(side: Any, job: Job) -> Results:
     """Measure what one process does with `Ours` or `Peer`, from aligning to forgetting."""
-    server, results, wanted = ServerControl(job.server), Results(), set(job.groups)
+    server, wanted = ServerControl(job.server), set(job.groups)
+    results = defaultdict[str, list[Measured]](list)
 
-    def repeat(work: Callable[[], object], repeats: int = job.repeats) -> list[Measured]:
-        return [server.measure(work) for _ in range(repeats)]
+    def measure(row: str, work: Callable[[Any], object], items: Sequence[Any]) -> None:
+        results[row] += [server.measure(partial(work, item)) for item in items]
 
-    def align(feedback: list[Any], repeats: int = job.repeats) -> list[Measured]:
-        measured = []
+    def align(row: str, feedback: list[Any], repeats: int = job.repeats) -> None:
         for _ in range(repeats):
             side.reset()
-            measured.append(server.measure(partial(side.align, feedback)))
-        return measured
+            measure(row, side.align, [feedback])
 
     large = side.to_feedback(records(job.large))
     if "align" in wanted:
-        results["align_small"] = align(side.to_feedback(records(job.small, seed=3)))
+        align("align_small", side.to_feedback(records(job.small, seed=3)))
         with server.without_latency():
-            results["align_zero"] = align(large)
-    results["align_large"] = align(large, job.repeats if "align" in wanted else 1)
-    cases = [record.case for record in records(job.concurrent + 50, seed=2)]
+            align("align_zero", large)
+    align("align_large", large, job.repeats if "align" in wanted else 1)
     if wanted & {"judge", "concurrency"}:
-        work = [partial(side.judge, case) for case in cases[: job.judgments + 2]]
-        results["judge"] = list(map(server.measure, work))[2:]  # the first two warm up
+        measure("judge", side.judge, cases(job.judgments + 2, seed=2))
+        del results["judge"][:2]  # the first two warm up
     if "concurrency" in wanted:
-        results["concurrent"] = repeat(
-            partial(side.judge_all, cases[: job.concurrent], job.at_once)
-        )
+        judge_all = partial(side.judge_all, at_once=job.at_once)
+        measure("concurrent", judge_all, [cases(job.concurrent, seed=2)] * job.repeats)
     if "change" in wanted:
-        fresh = side.to_feedback(records(job.repeats, seed=4))
-        results["one_more"] = [server.measure(partial(side.align, [item])) for item in fresh]
-        removed = large[:: max(1, len(large) // job.repeats)][: job.repeats]
-        results["remove_one"] = [server.measure(partial(side.remove, item)) for item in removed]
+        added = side.to_feedback(records(job.repeats, seed=4))
+        measure("one_more", side.align, [[item] for item in added])
+        measure("remove_one", side.remove, large[: job.repeats])
     side.persist()
     return results
 

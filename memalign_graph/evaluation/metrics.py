@@ -190,7 +190,7 @@ def measures_of(scale: Scale) -> dict[str, Measure]:
     if labels_of(scale):
         ordered = is_ordered(scale)
         measures["kappa"] = lambda column, weights: kappa(column.counts(weights), ordered=ordered)
-        measures["macro_f1"] = lambda column, weights: _nanmean(
+        measures["macro_f1"] = lambda column, weights: nanmean(
             _label_rates(column.counts(weights))[2]
         )
     if isinstance(scale, Numeric):
@@ -215,7 +215,7 @@ def score(
         name: PredictionColumn.of(scale, expected, predictions)
         for name, predictions in judges.items()
     }
-    weights = _weights(groups, resamples, seed)
+    weights = draw_weights(groups, resamples, seed)
     bounds = {"agreement": (0.0, 1.0)}
     if isinstance(scale, Numeric):
         bounds["mae"] = (0.0, scale.maximum - scale.minimum)
@@ -347,7 +347,7 @@ def _label_rates(counts: Array) -> tuple[Array, Array, Array]:
     return hits / columns, hits / rows, 2 * hits / (rows + columns)
 
 
-def _nanmean(rates: Array) -> Array:
+def nanmean(rates: Array) -> Array:
     mean: Array = np.nansum(rates, axis=1) / (~np.isnan(rates)).sum(1)
     return mean
 
@@ -357,7 +357,7 @@ def _mean(weights: Array, values: Array) -> Array:
     return mean
 
 
-def _weights(groups: Sequence[str], resamples: int, seed: int) -> Array:
+def draw_weights(groups: Sequence[str], resamples: int, seed: int) -> Array:
     """Return how often each draw has each case: the first each once, the others items at random."""
     items = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     once = np.ones((1, len(groups)))
