@@ -10,8 +10,8 @@ import ast
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -27,7 +27,7 @@ from pydantic import SecretStr
 
 from benchmarks.plan import PEER_VENV, markdown_table, peer_verdicts, serving
 from memalign_graph import Criterion, JudgeMemory, create_judge_graph, create_review_graph
-from memalign_graph.errors import MemAlignError, excerpt
+from memalign_graph.errors import MemAlignError
 from memalign_graph.local import LocalEmbeddings, local_chat_model, start_server
 from memalign_graph.local.weights import MODEL
 
@@ -40,6 +40,8 @@ Scenario = dict[str, Any]
 
 Outcome = dict[str, Any]
 """Both values, the reason of the breaking case's, seconds a judgment, and what was learned."""
+
+Side = Callable[[Scenario, int], Outcome]
 
 
 def load_scenarios(path: Path = SCENARIOS, split: str = "all") -> list[Scenario]:
@@ -77,8 +79,7 @@ def judge_scenario(scenario: Scenario, comments: int, **judge: Any) -> Outcome:
     """Teach a new memory the first comments, by an expert's replies, and judge both cases."""
     criterion = Criterion(name=scenario["name"], instructions=scenario["instructions"])
     store = InMemoryStore()
-    builder = create_review_graph(criterion, **judge)
-    review = builder.compile(store=store, checkpointer=InMemorySaver())
+    review = create_review_graph(criterion, **judge).compile(InMemorySaver(), store=store)
     for number, feedback in enumerate(scenario["feedback"][:comments]):
         thread: RunnableConfig = {"configurable": {"thread_id": str(number)}}
         review.invoke({name: feedback[name] for name in ("inputs", "outputs")}, thread)
@@ -120,33 +121,23 @@ def judge_by_peer(scenario: Scenario, comments: int, folder: Path, server: str) 
     }
 
 
-def format_line(outcome: Outcome) -> str:
-    parts = [
-        f"{outcome['name']}, {outcome['side']}, comments: {outcome['comments']}",
-        *(f"{name}: {outcome[name]}" for name in _RIGHT),
-        f"learned: {' / '.join(outcome['learned']) or 'nothing'}",
-        f"reason: {excerpt(outcome['reason'] or 'none', 160)}",
-        f"{', '.join(map(str, outcome['seconds']))} s",
-    ]
-    return " ".join(" | ".join(parts).split())
-
-
 def format_table(outcomes: Sequence[Outcome]) -> str:
     """Return counts and times by side, number of comments and split, with sums, in Markdown."""
     groups = defaultdict[tuple[str, int, str], list[Outcome]](list)
     for outcome in outcomes:
         for split in (outcome["split"], "sum"):
             groups[outcome["side"], outcome["comments"], split].append(outcome)
-    head = ("side", "comments", "split", "breaks: False", "keeps: True", "failed", "median s")
-    rows: list[Sequence[Any]] = []
+    head = "side", "comments", "split", "breaks: False", "keeps: True", "failed", "median s, 90 %"
+    rows: list[Sequence[str]] = []
     for (side, comments, split), group in sorted(groups.items()):
         values = {name: [outcome[name] for outcome in group] for name in _RIGHT}
         right = [f"{values[name].count(_RIGHT[name])} of {len(group)}" for name in _RIGHT]
         failed = sum(judged.count(None) for judged in values.values())
         seconds = [number for outcome in group for number in outcome["seconds"]] or [np.nan]
-        times = [f"{number:.1f}" for number in np.quantile(seconds, (0.5, 0.9))]
-        rows.append((side, comments or "before", split, *right, failed, *times))
-    return markdown_table([*head, "90 % s"], [list(map(str, row)) for row in rows])
+        median, most = np.quantile(seconds, (0.5, 0.9))
+        counted = str(comments or "before")
+        rows.append((side, counted, split, *right, str(failed), f"{median:.1f}, {most:.1f}"))
+    return markdown_table(head, rows)
 
 
 def option_of(text: str) -> tuple[str, Any]:
@@ -174,44 +165,40 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def open_sides(
-    options: argparse.Namespace, judge: dict[str, Any], stack: ExitStack
-) -> dict[str, Callable[[Scenario, int], Outcome]]:
-    """Start what the sides need, and return what judges a scenario by each."""
+@contextmanager
+def opened_sides(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Side]]:
+    """Start what the sides need, and yield what judges a scenario by each."""
+    judge = {"model": options.model, "embeddings": options.embeddings, **dict(options.option)}
     if options.embeddings == "local":
         LocalEmbeddings().embed_query("Loads them before the clock starts.")
-    sides: dict[str, Callable[[Scenario, int], Outcome]] = {
-        "ours": partial(judge_scenario, **judge)
-    }
-    if options.model != "local":
-        return sides
+    if not (options.peer or options.record):
+        yield {"ours": partial(judge_scenario, **judge)}
+        return
     serve = upstream()
     if options.record:
         options.record.parent.mkdir(parents=True, exist_ok=True)
         options.record.unlink(missing_ok=True)
         serve += ["--record", str(options.record.absolute())]
-    if options.record or options.peer:
-        server = stack.enter_context(serving(*serve))
-    if options.record:
-        sides["ours"] = partial(judge_scenario, **{**judge, "model": served_model(server)})
-    if options.peer:
-        folder = options.results.absolute() / "one_comment"
-        sides["peer"] = partial(judge_by_peer, server=server, folder=folder)
-    return sides
+    with serving(*serve) as server:
+        if options.record:
+            judge["model"] = served_model(server)
+        sides: dict[str, Side] = {"ours": partial(judge_scenario, **judge)}
+        if options.peer:
+            sides["peer"] = partial(judge_by_peer, server=server, folder=folder)
+        yield sides
 
 
 def main() -> None:
     """Judge all scenarios, and write each outcome and a table of all."""
     options = parse_arguments()
-    file = options.results / "one_comment.jsonl"
-    (options.results / "one_comment").mkdir(parents=True, exist_ok=True)
+    folder = options.results.absolute() / "one_comment"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder.with_suffix(".jsonl")
     file.unlink(missing_ok=True)
-    ours = {"model": options.model, "embeddings": options.embeddings, **dict(options.option)}
     counts = {*map(int, options.comments.split(",")), *([] if options.record else [0])}
     scenarios = load_scenarios(options.scenarios, options.split)[: options.limit]
     outcomes: list[Outcome] = []
-    with ExitStack() as stack:
-        sides = open_sides(options, ours, stack)
+    with opened_sides(options, folder) as sides:
         for scenario, comments, side in product(scenarios, sorted(counts), sides):
             if comments > len(scenario["feedback"]):
                 continue
@@ -222,9 +209,10 @@ def main() -> None:
             except (MemAlignError, RuntimeError) as error:
                 outcome |= {**dict.fromkeys(_RIGHT), "reason": str(error)}
             outcomes.append(outcome)
+            line = json.dumps(outcome, ensure_ascii=False)
             with file.open("a", encoding="utf-8") as results:
-                results.write(json.dumps(outcome, ensure_ascii=False) + "\n")
-            print(format_line(outcome), flush=True)
+                results.write(f"{line}\n")
+            print(line, flush=True)
     table = format_table(outcomes)
     file.with_suffix(".md").write_text(f"{table}\n", encoding="utf-8")
     print(f"\n{table}")

@@ -14,12 +14,12 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import orjson
@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 from benchmarks.plan import DIMENSIONS, guideline_text
 from tests.loopback.judge_double import instance
 from tests.loopback.recording import recorded_line
+from tests.loopback.replies import Answer
 from tests.loopback.requests import ChatRequest, EmbeddingRequest
-from tests.loopback.wire import count_tokens
+from tests.loopback.wire import completion, count_tokens
 
 _GUIDELINES_PER_CALL = 5  # of a distilling call
 _GUIDELINES_PER_RECORD = 2  # at most; a single record does not teach five
@@ -121,17 +122,12 @@ class ModelServer:
     def _chat(self, body: bytes) -> tuple[int, bytes, float]:
         request = ChatRequest(orjson.loads(body), {})
         text = request.text
-        answer = orjson.dumps(self._content(request.schema, text)).decode()
-        message = {"role": "assistant", "content": answer, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-        prompt, completion = count_tokens(text), count_tokens(answer)
-        about = {"id": f"chatcmpl-{uuid4().hex}", "object": "chat.completion", "created": 0}
-        usage = _usage(prompt, completion)
-        reply = {**about, "model": request.model, "choices": [choice], "usage": usage}
-        self.counters.update(chat_calls=1, prompt_tokens=prompt)
+        content = orjson.dumps(self._content(request.schema, text)).decode()
+        reply = completion(request, Answer(content))
+        self.counters.update(chat_calls=1, prompt_tokens=reply["usage"]["prompt_tokens"])
         self.prompts += [text] if len(self.prompts) < _KEPT_PROMPTS else []
-        delay_s = self.latency["chat"] + completion * self.latency["token"]
-        return 200, orjson.dumps(reply), delay_s
+        written = reply["usage"]["completion_tokens"]
+        return 200, orjson.dumps(reply), self.latency["chat"] + written * self.latency["token"]
 
     def _content(self, schema: dict[str, Any] | None, prompt: str) -> Any:
         """Return a JSON value that fits the schema."""
@@ -147,19 +143,19 @@ class ModelServer:
             content["operations"] = [{name: item[name] for name in items} for item in added]
         if "guidelines" in properties:  # of the peer's
             handles = list(map(int, re.findall(r'^\s*"id": (\d+),', prompt, re.MULTILINE)))
-            taught = self._taught(handles)
             content["guidelines"] = [
-                {"guideline_text": text, "source_trace_ids": ids} for text, ids in taught
+                {"guideline_text": text, "source_trace_ids": ids}
+                for text, ids in self._taught(handles)
             ]
         return content
 
-    def _taught(self, handles: list[Any]) -> list[tuple[str, list[Any]]]:
-        """Return guidelines, each with two sources at most, spread over all handles."""
+    def _taught(self, handles: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+        """Yield guidelines, each with two sources at most, spread over all handles."""
         count = min(_GUIDELINES_PER_CALL, _GUIDELINES_PER_RECORD * max(1, len(handles)))
         step = max(1, len(handles) // (2 * _GUIDELINES_PER_CALL))
-        spread = [handles[n * step % len(handles)] for n in range(2 * count) if handles]
-        sources = [list(dict.fromkeys(spread[2 * n : 2 * n + 2])) for n in range(count)]
-        return [(guideline_text(next(self._numbers)), ids) for ids in sources]
+        for first in range(0, 2 * count, 2):
+            sources = [handles[n * step % len(handles)] for n in (first, first + 1) if handles]
+            yield guideline_text(next(self._numbers)), list(dict.fromkeys(sources))
 
     def _embed(self, body: bytes) -> tuple[int, bytes, float]:
         request = EmbeddingRequest(orjson.loads(body), {})
@@ -174,15 +170,11 @@ class ModelServer:
             {"object": "embedding", "index": index, "embedding": vector}
             for index, vector in enumerate(encoded)
         ]
-        usage = _usage(sum(map(count_tokens, request.texts)), 0)
+        tokens = sum(map(count_tokens, request.texts))
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         reply = {"object": "list", "data": data, "model": request.model, "usage": usage}
         self.counters.update(embedding_calls=1, texts_embedded=len(vectors))
         return 200, orjson.dumps(reply), self.latency["embedding"]
-
-
-def _usage(prompt: int, completion: int) -> dict[str, int]:
-    total = prompt + completion
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
 
 
 @lru_cache(maxsize=200_000)
