@@ -6,13 +6,12 @@ asks the model no question again that was answered.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
@@ -29,23 +28,22 @@ from memalign_graph.local.weights import MODEL
 
 _SET = "airline_call_right"
 
-Asks = Callable[[Row], bool]
-"""Whether a policy asks a person about a call."""
-
-
-def tool_of(name: str) -> StructuredTool:
-    """Return a tool that takes any arguments and does nothing."""
-    schema = {"type": "object", "properties": {}, "additionalProperties": True, "title": name}
-    return StructuredTool(
-        name=name, description=name, args_schema=schema, func=lambda **_: "It was done."
-    )
-
 
 def approval_graph(criterion: Criterion, names: Sequence[str], **options: Any) -> Any:
     """Return a graph that runs the last message's calls, or asks about them."""
+    schema = {"type": "object", "properties": {}, "additionalProperties": True}
+    tools = [  # they take any arguments and do nothing
+        StructuredTool(
+            name=name,
+            description=name,
+            args_schema={**schema, "title": name},
+            func=lambda **_: "It was done.",
+        )
+        for name in names
+    ]
     approve = create_approval_wrapper(criterion, dict.fromkeys(names, True), **options)
     builder = StateGraph(MessagesState)
-    builder.add_node("tools", ToolNode(list(map(tool_of, names)), wrap_tool_call=approve))
+    builder.add_node("tools", ToolNode(tools, wrap_tool_call=approve))
     builder.add_conditional_edges(
         START,
         lambda state: [Send("tools", [call]) for call in state["messages"][-1].tool_calls],
@@ -59,22 +57,14 @@ def state_of(row: Row) -> dict[str, Any]:
     return {"messages": [*messages_of(row["inputs"]), AIMessage("", tool_calls=[call])]}
 
 
-def decision_on(row: Row) -> dict[str, Any]:
-    if row["label"]:
-        return {"type": "approve"}
-    return {"type": "reject", "message": row["feedback"] or "This call is wrong."}
-
-
-def new_thread() -> dict[str, Any]:
-    return {"configurable": {"thread_id": str(uuid4())}}
+def new_thread(**config: Any) -> dict[str, Any]:
+    return {"configurable": {"thread_id": str(uuid4())}, **config}
 
 
 def share_line(name: str, count: int, test: Sequence[Row], asks: Sequence[bool]) -> str:
-    ran = [row for row, asked in zip(test, asks, strict=True) if not asked]
-    wrong = sum(not row["label"] for row in ran)
-    all_wrong = sum(not row["label"] for row in test)
-    asked_share = f"{sum(asks) / len(test):.0%}"
-    return f"| {count} | {name} | {asked_share} | {wrong} of {all_wrong} | {len(ran)} |"
+    ran = [row["label"] for row, asked in zip(test, asks, strict=True) if not asked]
+    wrong = f"{ran.count(False)} of {sum(not row['label'] for row in test)}"
+    return f"| {count} | {name} | {sum(asks) / len(test):.0%} | {wrong} | {len(ran)} |"
 
 
 def measure(train: Sequence[Row], test: Sequence[Row], options: argparse.Namespace) -> list[str]:
@@ -92,37 +82,43 @@ def measure(train: Sequence[Row], test: Sequence[Row], options: argparse.Namespa
     }
     teacher = next(iter(graphs.values()))
     cases = [{name: row[name] for name in ("inputs", "outputs")} for row in test]
-    for count in range(len(train) + 1):
-        if count in options.counts or count == len(train):
-            limit: RunnableConfig = {"max_concurrency": options.at_once}
-            judged = judge.batch(cases, limit, return_exceptions=True)
-            passed = [
-                not isinstance(result, Exception) and result["judgment"]["value"] is True
-                for result in judged
-            ]
-            by_tool = [known.get(row["outputs"]["name"]) != {True} for row in test]
-            policies = {
-                "always ask": [True] * len(test),
-                "never ask": [False] * len(test),
-                "run tools without a rejection": by_tool,
-                "judge alone": [not is_passed for is_passed in passed],
-            }
-            for name, graph in graphs.items():
-                # A call that the judge does not pass is always asked about.
-                asks = [True] * len(test)
-                places = [place for place, is_passed in enumerate(passed) if is_passed]
-                states = [state_of(test[place]) for place in places]
-                threads = [new_thread() | {"max_concurrency": options.at_once} for _ in places]
-                for place, result in zip(places, graph.batch(states, threads), strict=True):
-                    asks[place] = "__interrupt__" in result
-                policies[name] = asks
-            lines += [share_line(name, count, test, asks) for name, asks in policies.items()]
-            print("\n".join(lines[-len(policies) :]), flush=True)
-        if count < len(train):
-            row, thread = train[count], new_thread()
-            if "__interrupt__" in teacher.invoke(state_of(row), thread):
-                teacher.invoke(Command(resume=decision_on(row)), thread)
-                known.setdefault(row["outputs"]["name"], set()).add(row["label"])
+
+    def measure_policies(count: int) -> None:
+        limit: Any = {"max_concurrency": options.at_once}
+        doubts = [
+            isinstance(result, Exception) or result["judgment"]["value"] is not True
+            for result in judge.batch(cases, limit, return_exceptions=True)
+        ]
+        policies = {
+            "always ask": [True] * len(test),
+            "never ask": [False] * len(test),
+            "run tools without a rejection": [
+                known.get(row["outputs"]["name"]) != {True} for row in test
+            ],
+            "judge alone": doubts,
+        }
+        # A call that the judge does not pass is always asked about.
+        passed = [place for place, doubted in enumerate(doubts) if not doubted]
+        states = [state_of(test[place]) for place in passed]
+        for name, graph in graphs.items():
+            policies[name] = list(doubts)
+            results = graph.batch(states, [new_thread(**limit) for _ in passed])
+            for place, result in zip(passed, results, strict=True):
+                policies[name][place] = "__interrupt__" in result
+        for name, asks in policies.items():
+            lines.append(share_line(name, count, test, asks))
+            print(lines[-1], flush=True)
+
+    for count, row in enumerate(train):
+        if count in options.counts:
+            measure_policies(count)
+        thread = new_thread()
+        if "__interrupt__" in teacher.invoke(state_of(row), thread):
+            rejection = {"type": "reject", "message": row["feedback"] or "This call is wrong."}
+            decision = {"type": "approve"} if row["label"] else rejection
+            teacher.invoke(Command(resume=decision), thread)
+            known.setdefault(row["outputs"]["name"], set()).add(row["label"])
+    measure_policies(len(train))
     return lines
 
 
@@ -142,8 +138,8 @@ def main() -> None:
         model = options.model or MODEL
         options.chat.cache = AnswerCache(answers, count=lambda *_, **__: None, model=model)
         lines = measure(*draw_rows(_SET, options), options)
-    head = ["| decisions | policy | asked | wrong calls run | calls run |", "|---|---|---|---|---|"]
-    options.results.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
+    head = "| decisions | policy | asked | wrong calls run | calls run |\n|---|---|---|---|---|"
+    options.results.write_text("\n".join([head, *lines, ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":

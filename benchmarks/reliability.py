@@ -9,6 +9,8 @@ compared with a z-test of each week against the first answers.
 
 import argparse
 from collections.abc import Sequence
+from itertools import product
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,6 @@ from memalign_graph.evidence.monitoring import DRIFT_LEVEL, bets, estimate_mean
 from memalign_graph.evidence.threshold import find_threshold_by_verdict
 
 _OTHERS, _ANSWERS, _A_DAY, _BASE = 2_000, 500, 5, 50  # 10,000 judgments, 100 a day, 5 % drawn
-
-
 _RATES = {
     "2 %": (0.02, 0.98),
     "20 %": (0.2, 0.8),
@@ -33,38 +33,36 @@ _RATES = {
 def coverage(runs: int) -> list[list[str]]:
     """Return a row for each rate and number of labels, columns for the labels alone and judges."""
     rows = []
-    for name, shares in _RATES.items():
+    for (name, shares), labels in product(_RATES.items(), (30, 100, 300)):
         values, ends = np.linspace(1, 0, len(shares)), np.cumsum(shares)[:-1]
         rate = float(values @ shares)
-        for labels in (30, 100, 300):
-            cells = [name, f"{labels}", ""]
-            for accuracy in (0.6, 0.8, 0.95):
-                rng, hits, widths, points = np.random.default_rng(1), 0, [], []
-                for _ in range(runs):
-                    at = np.searchsorted(ends, rng.random(labels + _OTHERS), side="right")
-                    is_wrong = rng.random(len(at)) >= accuracy
-                    # A wrong judge is one value lower; on the lowest case, at the top.
-                    truth, judged = values[at], values[(at + is_wrong) % len(values)]
-                    found = estimate_mean(truth[:labels], judged[:labels], judged[labels:])
-                    alone = estimate_mean(truth[:labels])
-                    hits += found.low <= rate <= found.high
-                    widths.append((found.high - found.low) / (alone.high - alone.low))
-                    points.append(50 * (alone.high - alone.low))
-                cells[2] = f"{np.mean(points):.1f}"
-                cells.append(f"{hits / runs:.3f} ({np.mean(widths):.0%})")
-            rows.append(cells)
+        judges = []
+        for accuracy in (0.6, 0.8, 0.95):
+            rng, hits, widths, points = np.random.default_rng(1), 0, [], []
+            for _ in range(runs):
+                at = np.searchsorted(ends, rng.random(labels + _OTHERS), side="right")
+                is_wrong = rng.random(len(at)) >= accuracy
+                # A wrong judge is one value lower; on the lowest case, at the top.
+                truth, judged = values[at], values[(at + is_wrong) % len(values)]
+                found = estimate_mean(truth[:labels], judged[:labels], judged[labels:])
+                alone = estimate_mean(truth[:labels])
+                hits += found.low <= rate <= found.high
+                widths.append((found.high - found.low) / (alone.high - alone.low))
+                points.append(50 * (alone.high - alone.low))
+            judges.append(f"{hits / runs:.3f} ({np.mean(widths):.0%})")
+        rows.append([name, f"{labels}", f"{np.mean(points):.1f}", *judges])
     return rows
 
 
-def first_alarm(agreed: Sequence[bool], draws: Sequence[float]) -> int | None:
-    """Return after how many answers the drift test alarms at the end of a day; None for never."""
+def first_alarm(agreed: Sequence[bool], draws: Sequence[float]) -> float:
+    """Return after how many answers the drift test alarms at the end of a day."""
     worth = np.array(bets(agreed, draws)).reshape(-1, _A_DAY)
     days = np.flatnonzero(worth.max(axis=1) >= 1 / DRIFT_LEVEL)
-    return int(days[0] + 1) * _A_DAY if len(days) else None
+    return int(days[0] + 1) * _A_DAY if len(days) else inf
 
 
-def weekly_alarm(agreed: Sequence[bool]) -> int | None:
-    """Return after how many answers a one-sided z-test of a week alarms at 5 %; None for never."""
+def weekly_alarm(agreed: Sequence[bool]) -> float:
+    """Return after how many answers a one-sided z-test of a week alarms at 5 %."""
     week, base = 7 * _A_DAY, sum(agreed[:_BASE]) / _BASE
     for end in range(_BASE + week, len(agreed) + 1, week):
         now = sum(agreed[end - week : end]) / week
@@ -72,33 +70,27 @@ def weekly_alarm(agreed: Sequence[bool]) -> int | None:
         error = np.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / _BASE + 1 / week))
         if base - now > 1.645 * error:
             return end
-    return None
+    return inf
 
 
 def drift(runs: int) -> list[list[str]]:
     """Return a row for each fall: false alarms, alarms after it, and the median delay in days."""
     rows = []
-    for before in (0.8, 0.9, 0.95):
-        for fall in (0.0, 0.05, 0.1, 0.2):
-            at = 250 if fall else _ANSWERS
-            rng = np.random.default_rng(2)
-            alarms: tuple[list[float], list[float]] = ([], [])
-            for _ in range(runs):
-                shares = np.where(np.arange(_ANSWERS) < at, before, before - fall)
-                agreed = (rng.random(_ANSWERS) < shares).tolist()
-                draws = rng.random(_ANSWERS).tolist()
-                both = first_alarm(agreed, draws), weekly_alarm(agreed)
-                for ends, alarm in zip(alarms, both, strict=True):
-                    ends.append(np.inf if alarm is None else alarm)
-            cells = [f"{before}", f"{fall}"]
-            for ends in alarms:
-                found = np.array(ends)
-                late = (found > at) & np.isfinite(found)
-                days = np.median(np.where(found > at, (found - at) / _A_DAY, np.inf))
-                false = np.mean(found <= at)
-                cells += [f"{false:.1%}", f"{late.mean():.0%}" if fall else "", ""]
-                cells[-1] = f"{days:.0f}" if fall and np.isfinite(days) else ""
-            rows.append(cells)
+    for before, fall in product((0.8, 0.9, 0.95), (0.0, 0.05, 0.1, 0.2)):
+        at, rng = 250 if fall else _ANSWERS, np.random.default_rng(2)
+        shares = np.where(np.arange(_ANSWERS) < at, before, before - fall)
+        alarms = []
+        for _ in range(runs):
+            agreed = (rng.random(_ANSWERS) < shares).tolist()
+            draws = rng.random(_ANSWERS).tolist()
+            alarms.append((first_alarm(agreed, draws), weekly_alarm(agreed)))
+        cells = [f"{before}", f"{fall}"]
+        for ends in np.array(alarms, float).T:
+            seen = np.mean((ends > at) & np.isfinite(ends))
+            days = np.median(np.where(ends > at, (ends - at) / _A_DAY, inf))
+            cells += [f"{np.mean(ends <= at):.1%}", f"{seen:.0%}" if fall else ""]
+            cells.append(f"{days:.0f}" if np.isfinite(days) else "")
+        rows.append(cells)
     return rows
 
 
@@ -153,13 +145,12 @@ def swapped(
 def swaps(runs: int) -> list[list[str]]:
     """Return a row for each kind of new model and of memory."""
     rows = []
-    for name, options in SWAPS.items():
-        for is_sampled in (True, False):
-            found = [swapped(seed, is_sampled=is_sampled, **options) for seed in range(runs)]
-            held = np.mean([agreement is None or agreement >= _TARGET for agreement, _ in found])
-            unasked = np.mean([share for _, share in found])
-            drawn = "at random" if is_sampled else "for doubt"
-            rows.append([name, drawn, f"{held:.1%}", f"{unasked:.0%}"])
+    for (name, options), is_sampled in product(SWAPS.items(), (True, False)):
+        found = [swapped(seed, is_sampled=is_sampled, **options) for seed in range(runs)]
+        held = np.mean([agreement is None or agreement >= _TARGET for agreement, _ in found])
+        unasked = np.mean([share for _, share in found])
+        drawn = "at random" if is_sampled else "for doubt"
+        rows.append([name, drawn, f"{held:.1%}", f"{unasked:.0%}"])
     return rows
 
 
