@@ -216,7 +216,8 @@ def curve_of(report: Report) -> dict[str, list[float]]:
     columns = defaultdict[str, list[float]](list)
     for step in report.curve.steps if report.curve else []:
         metrics, labels = step.unseen.metrics, step.unseen.labels
-        known = {name: metrics[name].value for name in ("ccc", "mae") if name in metrics}
+        known: dict[str, float | None] = {}
+        known |= {name: metrics[name].value for name in ("ccc", "mae") if name in metrics}
         if not known:
             recalls: Any = {label.label: label.recall.value for label in labels if label.support}
             known["balanced"] = fmean(recalls.values() or [nan])

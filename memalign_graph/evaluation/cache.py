@@ -42,13 +42,11 @@ class UsageCounter:
         with self._lock:
             self._counts[judge, stage, purpose].update(counts)
 
-    def rows(self, *stages: str) -> list[UsageRow]:
-        """Return the usage of all stages, or of some."""
+    def rows(self) -> list[UsageRow]:
         with self._lock:
             return [
                 UsageRow(judge=judge, stage=stage, purpose=purpose, **counts)
                 for (judge, stage, purpose), counts in self._counts.items()
-                if not stages or stage in stages
             ]
 
 
@@ -77,7 +75,7 @@ class AnswerCache(BaseCache):
         message = getattr(return_val[0], "message", None)
         self._count(_purpose(), chat_calls=1, seconds=seconds, **_tokens(message))
         if isinstance(message, AIMessage):
-            value = {"message": message_to_dict(message), "seconds": seconds}
+            value = {"message": message_to_dict(message)}
             run_sync(SYNC.batch(self._store, [PutOp(_CHAT, key, value, index=False)]))
 
     def clear(self, **kwargs: Any) -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import chain, pairwise
@@ -38,11 +38,7 @@ from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.feedback import remember
-from memalign_graph.memory.recall import (
-    load_examples,
-    recall,
-    recall_without_episodes,
-)
+from memalign_graph.memory.recall import load_examples, recall, recall_without_episodes
 from memalign_graph.models import ChatModelLike, embedder_id, model_name_of, resolve_chat_model
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Judge
@@ -125,7 +121,11 @@ async def _evaluate(
             ],
             experts=expert_agreement(map(Episode.from_feedback, used), criterion.scale),
             usage=experiment.usage.rows(),
-            warnings=_warnings(alignments, cases, memories),
+            warnings=[
+                f"{name}: {warning}"
+                for name, alignment in alignments.items()
+                for warning in _warnings_on(name, alignment, cases, memories[name])
+            ],
             guidelines=guidelines,
             sources=list((await learned.access.episodes(io, cited)).values()),
             curve=curve,
@@ -331,36 +331,27 @@ def _name(model: ChatModelLike) -> str:
     return model if isinstance(model, str) else model_name_of(resolve_chat_model(model))
 
 
-def _warnings(
-    alignments: Mapping[str, Alignment],
+def _warnings_on(
+    name: str,
+    alignment: Alignment,
     cases: Sequence[EvaluatedCase],
-    memories: Mapping[str, Sequence[TrainedMemory]],
-) -> list[str]:
-    """Return what a reader of the numbers has to know."""
-    warnings = []
-    for name, alignment in alignments.items():
-        reports = [memory.report for memory in memories[name] if memory.report]
-        rejected = [item.reason for report in reports for item in report.rejected]
-        warnings += [
-            f"{name}: some feedback was not learned from; the first reason: {reason}"
-            for reason in rejected[:1]
-        ]
-        noted = list(dict.fromkeys(warning for report in reports for warning in report.warnings))
-        if noted:
-            warnings.append(
-                f"{name}: {len(noted)} warnings while it learned; the first: {noted[0]}"
-            )
-        if failures := [case.failures[name] for case in cases if name in case.failures]:
-            missing = f"{len(failures)} of {len(cases)} cases have no verdict and are in none of"
-            warnings.append(f"{name}: {missing} its numbers; the first: {failures[0]}")
-        judgments = [case.judgments[name] for case in cases if name in case.judgments]
-        counts = Counter(warning for judgment in judgments for warning in judgment.warnings)
-        warnings += [f"{name}: {n} judgments warn: {warning}" for warning, n in counts.items()]
-        by_evidence = sum(map(_is_decided_by_evidence, judgments))
-        if alignment.judge.decide == "evidence" or by_evidence:
-            decided = f"{by_evidence} of {len(judgments)} cases"
-            warnings.append(f"{name}: the evidence decided {decided}.")
-    return warnings
+    memories: Sequence[TrainedMemory],
+) -> Iterator[str]:
+    """Yield what a reader of a judge's numbers has to know."""
+    reports = [memory.report for memory in memories if memory.report]
+    if rejected := [item.reason for report in reports for item in report.rejected]:
+        yield f"some feedback was not learned from; the first reason: {rejected[0]}"
+    if noted := list(dict.fromkeys(warning for report in reports for warning in report.warnings)):
+        yield f"{len(noted)} warnings while it learned; the first: {noted[0]}"
+    if failures := [case.failures[name] for case in cases if name in case.failures]:
+        missing = f"{len(failures)} of {len(cases)} cases have no verdict and are in none of"
+        yield f"{missing} its numbers; the first: {failures[0]}"
+    judgments = [case.judgments[name] for case in cases if name in case.judgments]
+    counts = Counter(warning for judgment in judgments for warning in judgment.warnings)
+    yield from (f"{count} judgments warn: {warning}" for warning, count in counts.items())
+    by_evidence = sum(map(_is_decided_by_evidence, judgments))
+    if alignment.judge.decide == "evidence" or by_evidence:
+        yield f"the evidence decided {by_evidence} of {len(judgments)} cases."
 
 
 async def _run_learning_curve(io: IO, subject: JudgeUnderTest, fold: dataset.Fold) -> LearningCurve:
@@ -401,5 +392,5 @@ async def _run_learning_curve(io: IO, subject: JudgeUnderTest, fold: dataset.Fol
         criterion=criterion,
         steps=steps,
         test_cases=len(fold.test),
-        usage=experiment.usage.rows("curve"),
+        usage=[row for row in experiment.usage.rows() if row.stage == "curve"],
     )

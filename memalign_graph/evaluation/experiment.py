@@ -7,6 +7,7 @@ wrapped, so that answers are cached and counted, and each memory has a store of 
 import os
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,24 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.runnables.config import RunnableConfig, var_child_runnable_config
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from pydantic import Field, PlainValidator
 
 from memalign_graph.alignment.report import AlignmentReport
-from memalign_graph.errors import (
-    InvalidInputError,
-    MemAlignError,
-    is_about_prompt,
-    require_extra,
-)
+from memalign_graph.errors import InvalidInputError, MemAlignError, is_about_prompt, require_extra
 from memalign_graph.evaluation import dataset
-from memalign_graph.evaluation.cache import (
-    AnswerCache,
-    CachedEmbeddings,
-    UsageCounter,
-)
+from memalign_graph.evaluation.cache import AnswerCache, CachedEmbeddings, UsageCounter
 from memalign_graph.evaluation.report import ALIGNED, BASE
 from memalign_graph.evidence.cases import MIN_CASES
 from memalign_graph.graphs import create_alignment_graph, create_judge_graph
@@ -201,30 +193,6 @@ def ablations(judge: Judge) -> dict[str, Judge | Alignment]:
     }
 
 
-@contextmanager
-def _progress_bar(progress: ProgressLike) -> Iterator[Callable[..., None]]:
-    """Yield a function that advances a bar in the terminal, or reports to a function."""
-    lock, total, done_so_far = threading.Lock(), 0, 0
-    with ExitStack() as stack:
-        bar: Any = None
-        if progress is True:
-            with require_extra("evaluation", "a progress bar"):
-                from tqdm import tqdm
-            bar = stack.enter_context(tqdm(total=0, unit="step", dynamic_ncols=True, leave=False))
-
-        def advance(done: int = 1, more: int = 0) -> None:
-            nonlocal total, done_so_far
-            with lock:
-                done_so_far, total = done_so_far + done, total + more
-                if bar is not None:
-                    bar.n, bar.total = done_so_far, total
-                    bar.refresh()
-                if callable(progress):
-                    progress(done_so_far, total)
-
-        yield advance
-
-
 @dataclass
 class TrainedMemory:
     """A memory that an evaluation made, in a store of its own."""
@@ -240,10 +208,21 @@ class Experiment:
     criterion: Criterion
     options: Options
     cache: BaseStore
-    advance: Callable[..., None]
-    """Reports that some steps are `done`, or that there are `more` to do; from any thread."""
+    bar: Any = None  # of tqdm
+    steps: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
     usage: UsageCounter = field(default_factory=UsageCounter)
     models: dict[str, BaseChatModel] = field(default_factory=dict)
+
+    def advance(self, done: int = 1, more: int = 0) -> None:
+        """Report that a step is done, or that there are more to do; from any thread."""
+        with self.lock:
+            self.steps.update(done=done, all=more)
+            if self.bar is not None:
+                self.bar.n, self.bar.total = self.steps["done"], self.steps["all"]
+                self.bar.refresh()
+            if callable(self.options.progress):
+                self.options.progress(self.steps["done"], self.steps["all"])
 
     async def map(self, io: IO, act: Callable[[T], Awaitable[R]], items: Collection[T]) -> list[R]:
         """Apply a function to each item, concurrently and with progress."""
@@ -357,12 +336,10 @@ class JudgeUnderTest:
 
         async def judge(case: tuple[TrainedMemory, Example]) -> Judgment | str:
             memory, example = case
-            graph = graphs[id(memory)]
-            running = call_graph(io, graph, example.to_json(), config={"max_concurrency": per_case})
+            config: RunnableConfig = {"max_concurrency": per_case}
+            running = call_graph(io, graphs[id(memory)], example.to_json(), config=config)
             result = await self.experiment.try_case(running)
-            return (
-                result if isinstance(result, str) else Judgment.model_validate(result["judgment"])
-            )
+            return result if isinstance(result, str) else Judgment(**result["judgment"])
 
         return await self.experiment.map(io, judge, cases)
 
@@ -380,5 +357,9 @@ def open_experiment(criterion: Criterion, options: Options) -> Iterator[Experime
                 raise InvalidInputError(f"cache: {cache} can't be used: {error}.") from error
         # Inside a graph, its callbacks and streams would otherwise get every call of the models.
         stack.callback(var_child_runnable_config.reset, var_child_runnable_config.set({}))
-        advance = stack.enter_context(_progress_bar(options.progress))
-        yield Experiment(criterion, options, cache, advance)
+        bar = None
+        if options.progress is True:
+            with require_extra("evaluation", "a progress bar"):
+                from tqdm import tqdm
+            bar = stack.enter_context(tqdm(total=0, unit="step", dynamic_ncols=True, leave=False))
+        yield Experiment(criterion, options, cache, bar)

@@ -161,10 +161,7 @@ class PredictionColumn:
     def counts(self, weights: Array) -> Array:
         """Return the confusion matrix of each draw."""
         cells = (self.truth * self.labels + self.value).astype(int)
-        # The matrix has many more cells than there are cases if the labels are many.
-        used, column = np.unique(cells, return_inverse=True)
-        counts = np.zeros((len(weights), self.labels**2))
-        counts[:, used] = weights @ (column[:, None] == np.arange(len(used)))
+        counts: Array = weights @ (cells[:, None] == np.arange(self.labels**2))
         return counts.reshape(-1, self.labels, self.labels)
 
 

@@ -21,13 +21,7 @@ from pydantic import Field
 from memalign_graph.agreement import Agreement, values_agree
 from memalign_graph.errors import InvalidInputError, require_extra, write_errors
 from memalign_graph.evaluation.dataset import BASELINES
-from memalign_graph.evaluation.metrics import (
-    METRICS,
-    Comparison,
-    Estimate,
-    JudgeScores,
-    Prediction,
-)
+from memalign_graph.evaluation.metrics import METRICS, Comparison, Estimate, JudgeScores, Prediction
 from memalign_graph.memory.jsonl import write_file
 from memalign_graph.scales import Numeric, Value
 from memalign_graph.tracing import Usage
@@ -242,7 +236,7 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
         shared = [(earlier[c.example.id], c) for c in self.cases if c.example.id in earlier]
         if not shared:
             raise InvalidInputError("before: the reports share no case: give one of the same data.")
-        changed: dict[bool, list[ChangedCase]] = {True: [], False: []}
+        changes = ReportComparison(judge=now, cases=len(shared), better=[], worse=[])
         for old, new in shared:
             was, is_now, is_right = old.value_of(then), new.value_of(now), self.is_right(new, now)
             if was is None or is_now is None:
@@ -261,9 +255,8 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
                 guidelines=[rule for rule in rules if rule.text not in old_texts],
                 removed=[rule for rule in old_rules if rule.text not in texts],
             )
-            changed[bool(is_right)].append(change)
-        better, worse = changed[True], changed[False]
-        return ReportComparison(judge=now, cases=len(shared), better=better, worse=worse)
+            (changes.better if is_right else changes.worse).append(change)
+        return changes
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with a row for each case and judge or baseline."""
@@ -368,9 +361,7 @@ def _number(value: float | None, sign: str = "") -> str:
 def _estimate(estimate: Estimate | None, sign: str = "") -> str:
     """Format a number with its interval."""
     estimate = estimate or Estimate()
-    value, low, high = (
-        _number(number, sign) for number in (estimate.value, estimate.low, estimate.high)
-    )
+    value, low, high = (_number(number, sign) for _, number in estimate)
     return value if estimate.low is None else f"{value} [{low}, {high}]"
 
 
@@ -420,17 +411,15 @@ class _ReportText:
     def compare_with(self, other: str) -> tuple[str, str, str]:
         """Return a sign, a word and the difference to another judge; empty if there is none."""
         compared = self.report.comparison(self.main, other)
-        difference = compared.differences.get(self.metric) if compared else None
-        if compared is None or difference is None or difference.value is None:
+        if compared is None or compared.differences[self.metric].value is None:
             return "⚪", "", ""
         words = {True: ("🟢", "better"), False: ("🔴", "worse"), None: ("🟡", "")}
-        return *words[compared.is_ahead(self.metric)], _estimate(difference, "+")
+        difference = _estimate(compared.differences[self.metric], "+")
+        return *words[compared.is_ahead(self.metric)], difference
 
     def headline(self) -> tuple[str, str]:
         """Return what learning changed in a few words, and in a sentence."""
-        after, before = (
-            self.report.metric(judge, self.metric) for judge in (self.main, self.first)
-        )
+        after, before = (self.report.metric(name, self.metric) for name in (self.main, self.first))
         sign, word, difference = self.compare_with(self.first)
         text = f"{self.main}: {self.metric} {_estimate(after)}"
         text += f" on {self.scores.cases:,} unseen cases"
@@ -461,7 +450,7 @@ class _ReportText:
         warnings = sorted(warnings, key=lambda text: not text.startswith(f"{self.main}: "))
         yield from (f"🟡 {warning}" for warning in warnings[:_MAX_WARNINGS])
         if more := len(warnings[_MAX_WARNINGS:]):
-            yield f"🟡 Report.warnings holds {more} more warning{'s' * (more > 1)}."
+            yield f"🟡 More warnings in Report.warnings: {more}."
 
     def comments(self, guideline: Guideline) -> list[str]:
         """Return the first two comments that a guideline was distilled from."""

@@ -12,7 +12,7 @@ those of the old one.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Unpack
@@ -161,7 +161,8 @@ async def _migrate(
             raise InvalidInputError("memory: no case has an expert's value. Remember some first.")
         if to is not None:
             old = replace(subject, name=OLD, alignment=Alignment(judge=judge))
-            before = _values((await _judge_as_new(io, old, copy))[0])
+            judged_before, *_ = await _judge_as_new(io, old, copy)
+            before = {key: judgment.value for key, judgment in judged_before.items()}
         judgments, failures, judge_key = await _judge_as_new(io, subject, copy)
         if to is None:
             before = _stored_values(copy.access, judge_key)
@@ -169,7 +170,7 @@ async def _migrate(
         trust = await current_trust(io, copy.access, judge.mode, target, judge_key)
         if apply:
             await record_judgments(io, memory.access, judgments, replaces=True)
-    after = _values(judgments)
+    after = {key: judgment.value for key, judgment in judgments.items()}
     counts = Counter(map(ValueEncoding(scale).class_name, after.values()))
     scores, [compared] = score(
         scale,
@@ -324,10 +325,6 @@ def _stored_values(access: MemoryAccess, judge_key: str) -> dict[str, Value]:
         untold = [case for case in cases if not case.is_told]
         values = values or {case.example_id: case.verdict.value for case in untold if case.verdict}
     return values
-
-
-def _values(judgments: Mapping[str, Judgment]) -> dict[str, Value]:
-    return {key: judgment.value for key, judgment in judgments.items()}
 
 
 async def _judge_as_new(
