@@ -213,14 +213,6 @@ def test_scale_determines_the_measurement_level(
     assert disagreement.example_id == episodes[0].example_id
 
 
-def test_values_of_an_earlier_scale_do_not_count() -> None:
-    values = {"ann": "good", "bob": "great", "cy": True, "dan": "poor"}
-    episodes = [expert_feedback(value, author) for author, value in values.items()]
-    agreement = expert_agreement(episodes, GRADES)
-    assert agreement.examples == 1
-    assert [label.author for label in agreement.disagreements[0].given] == ["ann", "dan"]
-
-
 @pytest.mark.parametrize("experts", ["", "ab"])
 def test_agreement_is_undefined_without_values_that_could_differ(experts: str) -> None:
     agreement = expert_agreement([expert_feedback(TRUE, name) for name in experts], Boolean())

@@ -22,43 +22,29 @@ from memalign_graph import (
     evaluation,
 )
 from memalign_graph.evaluation import Report
+from memalign_graph.scales import Scale
 from tests.conftest import CRITERION
 from tests.integration_tests import alignment_model
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-SCALES: dict[str, Criterion] = {
-    "boolean": CRITERION,
-    "categorical": Criterion(
-        name="tone", instructions="Which tone?", scale=Categorical(choices=("warm", "cold", "odd"))
+_SCALES: dict[str, tuple[Scale, list[Any]]] = {
+    "boolean": (CRITERION.scale, [True, False, True]),
+    "categorical": (Categorical(choices=("warm", "cold", "odd")), ["warm", "cold", "odd", "cold"]),
+    "ordered": (
+        Categorical(choices=("poor", "fair", "good"), ordered=True),
+        ["good", "poor", "fair", "good"],
     ),
-    "ordered": Criterion(
-        name="rank",
-        instructions="How good?",
-        scale=Categorical(choices=("poor", "fair", "good"), ordered=True),
-    ),
-    "stars": Criterion(
-        name="stars",
-        instructions="How many stars?",
-        scale=Numeric(minimum=1, maximum=5, integer=True),
-    ),
-    "number": Criterion(
-        name="share", instructions="How much of it?", scale=Numeric(minimum=0, maximum=10)
-    ),
-    "pairwise": Criterion(name="better", instructions="Which is better?", scale=Pairwise()),
+    "stars": (Numeric(minimum=1, maximum=5, integer=True), [5, 1, 3, 4]),
+    "number": (Numeric(minimum=0, maximum=10), [0.5, 9.25, 4.0, 7.5]),
+    "pairwise": (Pairwise(), ["A", "B", "tie", "B"]),
+}
+"""Scales, and the experts' values of the cases in turn."""
+SCALES = {
+    name: CRITERION.model_copy(update={"scale": scale}) for name, (scale, _) in _SCALES.items()
 }
 """A criterion on each scale."""
-
-VALUES: dict[str, list[Any]] = {
-    "boolean": [True, False, True],
-    "categorical": ["warm", "cold", "odd", "cold"],
-    "ordered": ["good", "poor", "fair", "good"],
-    "stars": [5, 1, 3, 4],
-    "number": [0.5, 9.25, 4.0, 7.5],
-    "pairwise": ["A", "B", "tie", "B"],
-}
-"""The experts' values of the cases, in turn."""
 
 
 def record(number: int, *, values: Iterable[Any] = (True, False, True), **fields: Any) -> Any:
@@ -77,7 +63,7 @@ def record(number: int, *, values: Iterable[Any] = (True, False, True), **fields
 
 def records(count: int, scale: str = "boolean", **fields: Any) -> list[Any]:
     """Feedback of one expert on some cases."""
-    made = [record(number, values=VALUES[scale], **fields) for number in range(count)]
+    made = [record(number, values=_SCALES[scale][1], **fields) for number in range(count)]
     if scale == "pairwise":
         for feedback in made:
             feedback["outputs"] = [feedback["outputs"], "Ask the post office."]

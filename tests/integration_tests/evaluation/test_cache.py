@@ -75,10 +75,17 @@ async def test_changed_model_settings_bypass_the_cache(
     again = await call.evaluate(CRITERION, RECORDS, cache=store, model=server.chat_model(**changed))
     assert calls(again) == (calls(first) if new else 0)
     assert server.embeddings == []
-    used = server.chat_model()
-    used.invoke("Hello?")  # LangChain caches the identifying parameters
-    used.temperature = 0.5
-    assert calls(await call.evaluate(CRITERION, RECORDS, cache=store, model=used)) == calls(first)
+
+
+async def test_settings_changed_after_use_bypass_the_cache(
+    call: Caller, server: LoopbackServer
+) -> None:
+    """LangChain remembers the identifying parameters of a model that was called."""
+    store, model = InMemoryStore(), server.chat_model()
+    first = await call.evaluate(CRITERION, RECORDS, cache=store, model=model)
+    model.invoke("Hello?")
+    model.temperature = 0.5
+    assert calls(await call.evaluate(CRITERION, RECORDS, cache=store, model=model)) == calls(first)
 
 
 class Plain(ChatOpenAI):
@@ -172,22 +179,6 @@ async def test_unusable_answers_are_not_cached(call: Caller, server: LoopbackSer
         mended = await call.evaluate(CRITERION, RECORDS, cache=store)
         assert mended.of("base").failed == mended.of("aligned").failed == 0, reply
         assert {judged_case(chat) for chat in judgings(server)} <= {4}
-
-
-async def test_unusable_answers_while_learning_are_not_cached(
-    call: Caller, server: LoopbackServer
-) -> None:
-    """The next run requests them again, though the alignment reports the failure as a warning."""
-    store = InMemoryStore()
-    unusable = as_reply({"operations": [{"op": "unknown"}]})
-    server.responder = Model(distil=lambda _: unusable)
-    broken = await call.evaluate(CRITERION, RECORDS, cache=store, decide="verdict")
-    assert [memory.pending for memory in broken.memories] == [6] * 3
-    asked(server)
-    server.responder = Model()
-    mended = await call.evaluate(CRITERION, RECORDS, cache=store, decide="verdict")
-    assert [memory.pending for memory in mended.memories] == [0] * 3
-    assert calls(mended, judge="base") == 0
 
 
 async def test_models_caches_and_store_are_unchanged(call: Caller, server: LoopbackServer) -> None:

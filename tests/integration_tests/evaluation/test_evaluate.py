@@ -37,12 +37,11 @@ from tests.loopback import (
     Together,
     answer,
     error,
-    refusal,
-    truncated,
     with_logprobs,
 )
 
 GIVEN, TRUE = records(8), [record(number, values=(True,)) for number in range(8)]
+CURVE: dict[str, Any] = {"learning_curve": True, "sizes": [2]}
 
 
 def by_case(report: Report) -> dict[int, int]:
@@ -81,8 +80,7 @@ async def test_reported_calls_match_the_servers_count(call: Caller, server: Loop
         name: Judge(criterion=CRITERION, model=server.chat_model(model=name), embeddings=embeddings)
         for name in ("one", "other")
     }
-    options: dict[str, Any] = {"learning_curve": True, "sizes": [2]}
-    options |= {"judges": judges, "batch_size": 2, "cache": store}
+    options: dict[str, Any] = {"judges": judges, "batch_size": 2, "cache": store, **CURVE}
     report = await call.evaluate(CRITERION, GIVEN, **options)
     purposes = {"judgment": "judge", "guideline_operations": "distil"}
     seen = Counter(
@@ -158,14 +156,13 @@ async def test_one_case_that_is_no_pair_is_not_judged(call: Caller, server: Loop
 
 async def test_held_out_cases_are_never_learned(call: Caller, server: LoopbackServer) -> None:
     test = [record(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 3, 40)]
-    options: dict[str, Any] = {"learning_curve": True, "sizes": [3]}
-    report = await call.evaluate(CRITERION, records(9), test=iter(test), **options)
+    report = await call.evaluate(CRITERION, records(9), test=iter(test), **CURVE)
     assert report.settings.folds == 1
     assert not any(shown(chat) & {0, 3, 40} for chat in server.chats)
     [memory] = report.memories
     assert memory.episodes == 7
     assert report.curve is not None
-    assert [step.feedback for step in report.curve.steps] == [0, 3, 7]
+    assert [step.feedback for step in report.curve.steps] == [0, 2, 7]
     assert report.settings.feedback == 7 + 3
     # A test case is compared only with its own feedback, not with other feedback on it.
     assert {label.author for case in report.cases for label in case.experts} == {"bob"}
@@ -234,52 +231,47 @@ async def by_inputs(example: Example) -> str:
     return str(example.inputs)
 
 
+JUDGE = Judge(criterion=CRITERION)
+OTHER_JUDGE = Judge(criterion=SCALES["stars"])
+
+
 @pytest.mark.parametrize(
-    ("feedback", "options", "says"),
+    ("options", "says"),
     [
-        (records(2), {}, "folds: 3 folds need .* there are 2"),
-        ({"inputs": 1}, {}, "feedback: give a list"),
-        (records(5), {"group_by": "outputs"}, "group_by: 'outputs' is not known"),
-        (records(5), {"group_by": by_inputs}, "group_by: give a plain function, not an async one"),
-        (records(5), {"progress": 7}, "progress: 7 is neither"),
-        (records(5), {"cache": 7}, "cache: give a LangGraph store, or the path"),
-        (records(5), {"cache": "."}, "cache: a folder or URL can't be used"),
-        (records(5), {"cache": "x" * 300}, "cache: x{300} can't be used"),
-        (records(5), {"cache": "a\0b"}, "cache: a\0b can't be used"),
-        (records(5), {"sizes": [0]}, "sizes.0: 0 is below the minimum"),
-        (records(5), {"nonsense": 1}, "nonsense: is not a known field"),
-        (records(5), {"test": []}, "test: no case has a value"),
-        (records(5), {"test": [{"inputs": "a"}]}, r"test\[0\]: "),
-        (records(5), {"test": records(5)}, "feedback: nothing is left to learn from"),
-        (records(5), {"model": "nonsense"}, "model: 'nonsense' names no model"),
-        (records(5), {"use_guidelines": False, "use_episodes": False}, "use_episodes: a judge"),
-        (records(5), {"judges": {}}, "judges: give at least one"),
-        (records(5), {"judges": {1: Judge(criterion=CRITERION)}}, "judges: 1 can't be measured"),
+        ({"feedback": records(2)}, "folds: 3 folds need .* there are 2"),
+        ({"feedback": {"inputs": 1}}, "feedback: give a list"),
+        ({"group_by": "outputs"}, "group_by: 'outputs' is not known"),
+        ({"group_by": by_inputs}, "group_by: give a plain function, not an async one"),
+        ({"progress": 7}, "progress: 7 is neither"),
+        ({"cache": 7}, "cache: give a LangGraph store, or the path"),
+        ({"cache": "."}, "cache: a folder or URL can't be used"),
+        ({"cache": "x" * 300}, "cache: x{300} can't be used"),
+        ({"cache": "a\0b"}, "cache: a\0b can't be used"),
+        ({"sizes": [0]}, "sizes.0: 0 is below the minimum"),
+        ({"nonsense": 1}, "nonsense: is not a known field"),
+        ({"test": []}, "test: no case has a value"),
+        ({"test": [{"inputs": "a"}]}, r"test\[0\]: "),
+        ({"test": records(5)}, "feedback: nothing is left to learn from"),
+        ({"model": "nonsense"}, "model: 'nonsense' names no model"),
+        ({"use_guidelines": False, "use_episodes": False}, "use_episodes: a judge"),
+        ({"judges": {}}, "judges: give at least one"),
+        ({"judges": {1: JUDGE}}, "judges: 1 can't be measured"),
+        ({"judges": {"a": JUDGE, "a verdict": JUDGE}}, "judges: 'a verdict' can't be measured"),
+        ({"judges": {"a": 5}}, "judges: 'a' can't be measured"),
+        ({"judges": {"kNN": JUDGE}}, "judges: 'kNN' can't"),
         (
-            records(5),
-            {"judges": dict.fromkeys(("a", "a verdict"), Judge(criterion=CRITERION))},
-            "judges: 'a verdict' can't be measured",
-        ),
-        (records(5), {"judges": {"a": 5}}, "judges: 'a' can't be measured"),
-        (records(5), {"judges": {"kNN": Judge(criterion=CRITERION)}}, "judges: 'kNN' can't"),
-        (
-            records(5),
-            {"judges": {"a": Alignment(judge=Judge(criterion=CRITERION), conflicts="ask")}},
+            {"judges": {"a": Alignment(judge=JUDGE, conflicts="ask")}},
             "judges: 'a' has conflicts='ask'",
         ),
-        (
-            records(5),
-            {"judges": {"a": Judge(criterion=SCALES["stars"])}},
-            "judges: 'a' has the criterion",
-        ),
-        (records(5), {"judges": {"a": Judge(criterion=CRITERION)}, "k": 2}, "k: give it to each"),
+        ({"judges": {"a": OTHER_JUDGE}}, "judges: 'a' has the criterion"),
+        ({"judges": {"a": JUDGE}, "k": 2}, "k: give it to each"),
     ],
 )
 async def test_unusable_arguments(
-    call: Caller, server: LoopbackServer, feedback: Any, options: Any, says: str
+    call: Caller, server: LoopbackServer, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=rf"^{says}") as caught:
-        await call.evaluate(CRITERION, feedback, **options)
+        await call.evaluate(CRITERION, **{"feedback": records(5), **options})
     assert "\n" not in str(caught.value)
     assert asked(server) == (0, 0)
 
@@ -289,7 +281,7 @@ async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServ
 
     def judge(chat: Any) -> Any:
         if judged_case(chat) == 5:
-            return refusal("No.")
+            return error(400, "Content policy.")
         return answer("I would say yes.") if judged_case(chat) == 3 and not shown(chat) else True
 
     server.responder = Model(judge=judge)
@@ -306,25 +298,13 @@ async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServ
     assert report.warnings[0].startswith("base: 2 of 8 cases have no verdict")
     failed = {case.example.inputs: set(case.failures) for case in report.cases if case.failures}
     assert failed == {GIVEN[3]["inputs"]: {"base"}, GIVEN[5]["inputs"]: {"base", "aligned"}}
-    # Each was requested twice, and both calls count.
-    assert calls(report, judge="base") == 8 + 2
+    # An unusable answer is requested twice, and both calls count; a refused request is no call.
+    assert calls(report, judge="base") == 6 + 2
     server.responder = Model(judge=lambda _: answer("Well."))
     report = await call.evaluate(CRITERION, GIVEN, resamples=20)
     assert (report.of("aligned").cases, report.of("aligned").failed) == (0, 8)
     assert {metric.value for metric in report.of("aligned").metrics.values()} == {None}
     assert "no verdict" in report.to_markdown()
-
-
-@pytest.mark.parametrize(
-    ("reply", "count"), [(error(400, "Content policy."), 0), (truncated("{"), 2), (refusal(), 2)]
-)
-async def test_refused_requests_are_no_calls(
-    call: Caller, server: LoopbackServer, reply: Reply, count: int
-) -> None:
-    server.responder = Model(judge=lambda chat: reply if judged_case(chat) == 5 else True)
-    report = await call.evaluate(CRITERION, GIVEN, resamples=0)
-    assert report.of("base").failed == 1
-    assert calls(report, judge="base") == 7 + count
 
 
 async def test_case_without_a_vector_fails_alone(call: Caller, server: LoopbackServer) -> None:
@@ -351,8 +331,7 @@ async def test_progress_ends_at_its_total(
     call: Caller, server: LoopbackServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reported: list[tuple[int, int]] = []
-    options: dict[str, Any] = {"learning_curve": True, "sizes": [2]}
-    await call.evaluate(CRITERION, GIVEN, progress=lambda *at: reported.append(at), **options)
+    await call.evaluate(CRITERION, GIVEN, progress=lambda *at: reported.append(at), **CURVE)
     assert reported[-1][0] == reported[-1][1] > 0
     assert reported == sorted(reported)
     assert {done for done, _ in reported} == set(range(reported[-1][1] + 1))
@@ -370,13 +349,13 @@ def stop(done: int, _: int) -> None:
 
 async def test_max_concurrency_is_not_exceeded(call: Caller, server: LoopbackServer) -> None:
     server.responder = Together(5, server.responder, "judgment")
-    options: dict[str, Any] = {"decide": "verdict"}
-    await call.evaluate(CRITERION, GIVEN, max_concurrency=5, batch_size=1, **options)
+    call.defaults["decide"] = "verdict"
+    await call.evaluate(CRITERION, GIVEN, max_concurrency=5, batch_size=1)
     assert server.peak_chats == 5
     server.reset()
     server.responder, server.latency_s = Model(), 0.02
     # A judgment makes several calls.
-    await call.evaluate(CRITERION, GIVEN, max_concurrency=3, confidence=True, samples=4, **options)
+    await call.evaluate(CRITERION, GIVEN, max_concurrency=3, confidence=True, samples=4)
     assert server.peak_chats == 3
 
 
@@ -514,13 +493,10 @@ async def test_learning_curve_learns_in_random_order(call: Caller, server: Loopb
         await call("learning_curve", CRITERION, TRUE, test=[record(70)], sizes=[2], seed=seed)
         distilled = next(chat for chat in server.chats if chat.schema_name != "judgment")
         firsts.add(frozenset(shown(distilled)))
-        store = InMemoryStore()
-        options: dict[str, Any] = {"test": [record(70)], "sizes": [2], "seed": seed}
-        report = await call(
-            "evaluate", CRITERION, TRUE, **options, learning_curve=True, cache=store
-        )
+        options = {"test": [record(70)], "sizes": [2], "seed": seed, "cache": InMemoryStore()}
+        report = await call("evaluate", CRITERION, TRUE, **options, learning_curve=True)
         asked(server)
-        curve = await call("learning_curve", CRITERION, TRUE, **options, cache=store)
+        curve = await call("learning_curve", CRITERION, TRUE, **options)
         assert asked(server) == (0, 0)
         assert plain(report.curve) == plain(curve)
     assert len(firsts) > 1

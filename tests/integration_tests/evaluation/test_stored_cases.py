@@ -107,6 +107,8 @@ async def test_unusable_arguments(call: Caller, server: LoopbackServer) -> None:
     for name, options in calls.items():
         with pytest.raises(InvalidInputError, match=r"^memory: expected a JudgeMemory"):
             await call(name, InMemoryStore(), **options)
+    with pytest.raises(InvalidInputError, match="memory: no case has an expert's value"):
+        await call("migrate", memory_of(server))
     assert asked(server) == (0, 0)
 
 
@@ -334,9 +336,3 @@ def test_case_without_a_vector_is_migrated(memory: JudgeMemory, server: Loopback
     memory.remember({**refused, "value": True})
     migration = migrated(memory, server)
     assert (migration.cases, migration.failures) == (CASES + 1, {})
-
-
-def test_memory_without_values_is_refused(server: LoopbackServer) -> None:
-    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
-    with pytest.raises(InvalidInputError, match="memory: no case has an expert's value"):
-        migrate(memory, progress=False, **judge_of(server).options)

@@ -188,16 +188,6 @@ def test_perfect_score_on_few_items_has_a_wide_interval(items: int, low: float) 
     assert numbers.metrics["mae"].high == pytest.approx(10 * (1 - 0.692), abs=0.01)
 
 
-@pytest.mark.parametrize(("items", "ahead"), [(2, None), (40, True)])
-def test_few_items_with_many_cases_are_not_significant(items: int, ahead: Any) -> None:
-    groups = [str(number % items) for number in range(40)]
-    _, [pair] = scored(
-        Boolean(), [True] * 40, [True] * 40, [False] * 40, groups=groups, pairs=[("j0", "j1")]
-    )
-    assert pair.differences["agreement"].value == 1
-    assert pair.is_ahead("agreement") is ahead
-
-
 def test_judges_are_compared_on_the_same_resamples() -> None:
     expected, got = coins(40, 0.5, 5)
     wrong = next(index for index in range(40) if got[index] != expected[index])

@@ -149,8 +149,8 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.text += data
 
-    def named(self, name: str) -> list[dict[str, str | None]]:
-        return [attributes for tag, attributes in self.tags if tag == name]
+    def has(self, *names: str) -> bool:
+        return not {*names}.isdisjoint(name for name, _ in self.tags)
 
 
 @pytest.mark.parametrize("kind", SCALES)
@@ -180,8 +180,7 @@ def test_page_needs_no_network_and_no_script_and_failures_are_not_wrong() -> Non
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]+)"', written)
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
-    counts = [len(page.named(tag)) for tag in ("script", "link", "iframe", "img")]
-    assert counts == [0, 0, 0, 0]
+    assert not page.has("script", "link", "iframe", "img")
 
 
 def test_comment_that_is_too_long_has_no_details(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +202,7 @@ def test_untrusted_text_is_escaped(text: str) -> None:
     assert not re.search(r"@octocat|<script|<img|www\.evil|://", outside)
     page = Page(report.to_html())
     assert not [tag for tag, attributes in page.tags if "onerror" in attributes]
-    assert not [*page.named("script"), *page.named("a"), *page.named("img")]
+    assert not page.has("script", "a", "img")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,7 @@ def test_warnings_of_the_main_judge_come_first_and_the_rest_is_counted() -> None
     shown = report.to_markdown().split("| judge")[0]
     assert shown.index("aligned: last.") < shown.index("base: note 0.")
     assert "base: note 4." not in shown
-    assert "2 more warnings" in shown
+    assert "More warnings in Report.warnings: 2" in shown
     assert "aligned: last." in report.to_html()
 
 
