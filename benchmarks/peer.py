@@ -30,19 +30,15 @@ _BATCH = 50  # records that it distils by one call
 class Peer:
     """MemAlign as its documentation uses it."""
 
-    def __init__(self, name: str, instructions: str, model: str, **options: Any) -> None:
-        kept = ("feedback_value_type", "inference_params")
+    def __init__(
+        self, name: str, instructions: str, model: str, k: int = 5, **options: Any
+    ) -> None:
+        model, embeddings = f"openai:/{model}", f"openai:/{plan.EMBEDDINGS}"
         self.experiment = mlflow.set_experiment("benchmark")
-        self.empty = make_judge(
-            name=name,
-            instructions=instructions,
-            model=f"openai:/{model}",
-            **{key: options.pop(key) for key in kept if key in options},
-        )
+        self.empty = make_judge(name=name, instructions=instructions, model=model, **options)
         self.aligned = self.empty
-        embeddings = f"openai:/{plan.EMBEDDINGS}"
         self.optimizer = MemAlignOptimizer(
-            reflection_lm=f"openai:/{model}", embedding_model=embeddings, **options
+            reflection_lm=model, embedding_model=embeddings, retrieval_k=k
         )
 
     @classmethod
@@ -128,7 +124,7 @@ def judge_rows(task: dict[str, Any], results: Path) -> None:
         task["model"],
         feedback_value_type=kinds.get(first["scale"]) or Literal[tuple(first["choices"] or ())],
         inference_params={"temperature": 0, "max_tokens": 512},
-        retrieval_k=task["k"],
+        k=task["k"],
     )
     if task["train"]:
         peer.align(peer.store(task["train"]))

@@ -54,9 +54,7 @@ _LATENCY = {
 class ModelServer:
     """Answers each request in the shape of its schema; guidelines always differ."""
 
-    def __init__(
-        self, upstream: str | None = None, key: str = "none", record: Path | None = None
-    ) -> None:
+    def __init__(self, upstream: str | None, key: str, record: Path | None) -> None:
         self.latency, self.prompts = _LATENCY, list[str]()
         self.counters: Any = Counter()
         self._numbers = itertools.count()
