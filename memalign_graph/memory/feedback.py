@@ -140,22 +140,6 @@ def date_after_known(view: MemoryView, episode_id: str, given_at: datetime) -> d
     return date_after(max([view.forgotten_at(episode_id), *dates]), given_at)
 
 
-async def take_back(
-    io: IO, access: MemoryAccess, episode_id: str, given_at: datetime, *, author: str | None
-) -> None:
-    """Undo storing feedback of this date: what it replaced is active again, if not forgotten."""
-    facts, rows = (await access.refresh(io)).facts()
-    undone = [
-        fact.id
-        for fact in without_undone(facts)
-        if fact.reason == REMEMBER
-        and fact.said.keys() == {episode_id}
-        and rows[fact.said[episode_id]].given_at == given_at
-    ]
-    if undone:
-        await access.write(io, "forget", {"undone": undone}, author=author)
-
-
 def _is_newer(view: MemoryView, row: Feedback, logged_at: datetime) -> bool:
     """Return whether a row may count again; if its expert said more since, merging decides."""
     key, is_dated = row.episode_id, "given_at" in row.model_fields_set
@@ -249,9 +233,8 @@ def parse_record(record: Any, criterion: Criterion, learn_from: str = "both") ->
     feedback = parse_feedback(record)
     check_pair_order(feedback.example, criterion)
     if learn_from != "both":
-        wanted, unwanted = "value", "rationale"
-        if learn_from == "words":
-            wanted, unwanted = unwanted, wanted
+        parts = ("value", "rationale")
+        wanted, unwanted = parts if learn_from == "labels" else parts[::-1]
         if getattr(feedback, wanted) is None:
             raise InvalidInputError(
                 f"{wanted}: the record has none, but learn_from={learn_from!r} needs it."
@@ -280,21 +263,17 @@ def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
     return feedback.model_copy(update={"value": value})
 
 
-def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:
-    """Return the labeled cases without a verdict of the judge: episode ids by example id."""
-    cases: dict[str, list[EpisodeRow]] = {}
+def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> list[str]:
+    """Return an episode of each labeled case without a verdict of the judge."""
+    labeled, open_cases, judged = dict[str, str](), set[str](), set[str]()
     for row in rows:
-        cases.setdefault(row.example_id, []).append(row)
-    return {
-        key: [row.id for row in case]
-        for key, case in cases.items()
-        if any(value_or_none(row.value, scale) is not None for row in case)
-        and not any(
-            row.past_verdict and value_or_none(row.past_verdict.verdict, scale) is not None
-            for row in case
-        )
-        and any(row.past_verdict is None for row in case)
-    }
+        if value_or_none(row.value, scale) is not None:
+            labeled.setdefault(row.example_id, row.id)
+        if row.past_verdict is None:
+            open_cases.add(row.example_id)
+        elif value_or_none(row.past_verdict.verdict, scale) is not None:
+            judged.add(row.example_id)
+    return [labeled[key] for key in labeled if key in open_cases - judged]
 
 
 async def record_judgments(

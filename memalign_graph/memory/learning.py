@@ -1,6 +1,6 @@
 """Write guidelines: by hand, and what models returned, with check questions and answers to them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -187,7 +187,7 @@ async def commit_lesson(
     staying = [table.after[key].text for key in decided if key in table.after]
     return {
         "episode_ids": sorted(same - left_pending),
-        "guidelines": [*table.outcome, *_prior_attempt_report(valid, active, same - fresh)],
+        "guidelines": table.outcome,
         "memory_version": view.version,
         "warnings": [
             *map(OUTWEIGHED.format, table.outweighing.values()),
@@ -228,24 +228,6 @@ def valid_operations(
         else:
             valid.append(operation)
     return valid, left_pending
-
-
-def _prior_attempt_report(
-    operations: Iterable[GuidelineOperation], active: Mapping[str, Guideline], distilled: set[str]
-) -> list[dict[str, Any]]:
-    """Report what an earlier attempt at the same lesson has already committed."""
-    by_text = {normalize_text(guideline.text): guideline for guideline in active.values()}
-    report = []
-    for operation in operations:
-        sources = [key for key in operation.episode_ids if key in distilled]
-        guideline = by_text.get(normalize_text(operation.text or ""))
-        is_retired = operation.action == "retire" and operation.guideline_id not in active
-        has_sources = guideline is not None and {*sources} <= {*guideline.episode_ids}
-        if sources and (is_retired or has_sources):
-            key = operation.guideline_id if guideline is None else guideline.id
-            entry = {"action": operation.action, "guideline_id": key, "text": operation.text}
-            report.append({**entry, "episode_ids": sources})
-    return report
 
 
 async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str, str]) -> None:

@@ -442,12 +442,12 @@ async def judge_cases(step: _Call) -> StateUpdate:
     judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
     view = await access.refresh(io)
     await index_missing(io, access, view)
-    cases = unjudged_cases(view.rows(), access.criterion.scale)
+    unjudged = unjudged_cases(view.rows(), access.criterion.scale)
     guidelines = await access.guidelines(io)
-    episodes = await access.episodes(io, (ids[0] for ids in cases.values()))
+    episodes = await access.episodes(io, unjudged)
     examples = {episode.example_id: episode.example for episode in episodes.values()}
-    step.progress("judge", 0, len(cases))
-    add_progress = step.progress_counter("judge", len(cases))
+    step.progress("judge", 0, len(unjudged))
+    add_progress = step.progress_counter("judge", len(unjudged))
     judgments: dict[str, Judgment] = {}
     failures: list[MemAlignError] = []
 
