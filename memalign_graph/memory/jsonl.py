@@ -99,14 +99,15 @@ async def import_jsonl(
     left_out = len(newer)
     for key, guideline in read.guidelines.items():
         existing = active.get(key)
+        if existing == guideline:
+            continue
         sources = {each: hashes[each] for each in guideline.episode_ids if each in hashes}
         is_whole = len(sources) == len(guideline.episode_ids)
-        stays = existing is not None and _rank(existing) >= _rank(guideline)
-        if stays or guideline_with_text(active_guidelines, guideline.text, except_id=key):
-            left_out += existing != guideline
-            continue
-        left_out += not is_whole
-        if sources or is_whole:
+        counts = existing is None or _rank(existing) < _rank(guideline)
+        if guideline_with_text(active_guidelines, guideline.text, except_id=key):
+            counts = False
+        left_out += not (counts and is_whole)
+        if counts and (sources or is_whole):
             new = guideline if is_whole else guideline.model_copy(update={"status": "pending"})
             guidelines.append(GuidelineRevision.of(new, sources, replaces=revisions.get(key)))
     if left_out:
@@ -311,17 +312,16 @@ def write_file(path: str | PathLike[str], text: str) -> None:
     """Write a file; an earlier one with this name stays until the new one is whole."""
     with write_errors(path):
         target = Path(path).resolve()
-        is_device = target.exists() and not target.is_file()  # or a pipe
-        # A name that nobody has, so that no other file, or another process's part, is written over.
-        part = target if is_device else target.with_name(f"{target.name}.{uuid4().hex}.part")
+        if target.exists() and not target.is_file():  # a device or a pipe
+            target.write_text(text, encoding="utf-8", errors="replace")
+            return
+        # A name that nobody has, so that no other process writes the same part.
+        part = target.with_name(f"{target.name}.{uuid4().hex}.part")
         try:
-            with part.open("w" if is_device else "x", encoding="utf-8", errors="replace") as file:
-                if target.is_file():
-                    copymode(target, part)
-                file.write(text)
-            if not is_device:
-                part.replace(target)
-        except BaseException:
-            if not is_device:
-                part.unlink(missing_ok=True)
-            raise
+            part.touch()
+            if target.exists():
+                copymode(target, part)  # before it has content
+            part.write_text(text, encoding="utf-8", errors="replace")
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
