@@ -108,14 +108,14 @@ async def _repeated(
 
     `failed` are the texts of guidelines that the commented case fails, by question.
     """
+    if not failed:
+        return None
     messages = [prompts.same_fault_prompt(criterion, text, comment) for text in failed.values()]
     io = TracedIO(io, lambda: {PURPOSE: "compare"})
-    answers = await ask_yes_or_no(io, chat, messages, limit=1) if messages else None
-    found = {
-        question: answer or 0.0 for question, answer in zip(failed, answers or (), strict=False)
-    }
-    best = max(found, key=found.__getitem__, default="")
-    return best if found.get(best, 0.0) >= _SAME_FAULT else None
+    answers = await ask_yes_or_no(io, chat, messages, limit=1) or [None] * len(messages)
+    found = {question: answer or 0.0 for question, answer in zip(failed, answers, strict=True)}
+    best = max(found, key=found.__getitem__)
+    return best if found[best] >= _SAME_FAULT else None
 
 
 async def _wordings(io: IO, access: MemoryAccess, chat: BaseChatModel, comment: str) -> list[str]:
@@ -148,18 +148,13 @@ async def drop_refuted(
 ) -> None:
     """Drop questions whose answers on their source cases contradict the experts' values."""
     sources = {episode.id: episode for episode in episodes}
-    levels = {
-        key: level
-        for key, episode in sources.items()
-        if (level := _level(episode, access.criterion.scale)) is not None
-    }
-    questions: dict[str, list[str]] = {}
+    questions: dict[str, dict[str, None]] = {}
     for operation in result.operations:
         for key in operation.episode_ids[:_MAX_SOURCES_ASKED] if operation.question else ():
-            questions.setdefault(key, []).append(operation.question or "")
+            questions.setdefault(key, {})[operation.question or ""] = None
     answers: dict[str, dict[str, float]] = {}
     for key, wordings in questions.items():
-        by_wording = await _answers(io, chat, sources[key].example, list(dict.fromkeys(wordings)))
+        by_wording = await _answers(io, chat, sources[key].example, [*wordings])
         if by_wording is None:
             return
         for question, answer in by_wording.items():
@@ -167,8 +162,12 @@ async def drop_refuted(
     retained, recorded = [], {}
     for operation in result.operations:
         by_source = answers.get(operation.question or "", {})
-        low = [by_source[key] for key in by_source.keys() & levels if levels[key] < YES_THRESHOLD]
-        high = [by_source[key] for key in by_source.keys() & levels if levels[key] == 1]
+        levels = [
+            (_level(sources[key], access.criterion.scale), answer)
+            for key, answer in by_source.items()
+        ]
+        low = [answer for level, answer in levels if level is not None and level < YES_THRESHOLD]
+        high = [answer for level, answer in levels if level == 1]
         if low and fmean(low) >= YES_THRESHOLD and not (high and fmean(high) > fmean(low)):
             why = "it is answered yes on cases that the experts rejected"
             result.warnings.append(not_kept(operation.text or "", why))

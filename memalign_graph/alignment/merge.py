@@ -36,6 +36,7 @@ from memalign_graph.memory.learning import (
 )
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import embed
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens
 from memalign_graph.prompts.compare import (
     Relations,
@@ -91,25 +92,26 @@ async def merge_proposals(
     if compare and not is_small_model(chat) and changed and len(texts) >= _MIN_COMPARED:
         relations = await find_relations(io, access, chat, texts, changed)
     merged = merger.merge(relations)
-
-    async def quoted(side: ConflictSide) -> ConflictSide:
-        """Add the newest comments behind a guideline, for the expert who decides."""
-        episodes = (await access.episodes(io, side.episode_ids)).values()
-        comments = [
-            f"{episode.author or 'anonymous'}, {episode.given_at:%Y-%m-%d}: "
-            f"{excerpt(' '.join(episode.rationale.split()), _COMMENT_CHARS)}"
-            for episode in sorted(episodes, key=lambda item: (item.given_at, item.id), reverse=True)
-            if episode.rationale
-        ]
-        return side.model_copy(update={"said": comments[:_MAX_COMMENTS]})
-
+    view = await access.refresh(io)  # what was purged meanwhile is not quoted
     conflicts = [
         conflict.model_copy(
-            update={"first": await quoted(conflict.first), "second": await quoted(conflict.second)}
+            update={name: _quoting(view, getattr(conflict, name)) for name in ("first", "second")}
         )
         for conflict in merged.conflicts
     ]
     return replace(merged, conflicts=conflicts)
+
+
+def _quoting(view: MemoryView, side: ConflictSide) -> ConflictSide:
+    """Add the newest comments behind a guideline, for the expert who decides."""
+    episodes = view.episodes(side.episode_ids).values()
+    comments = [
+        f"{episode.author or 'anonymous'}, {episode.given_at:%Y-%m-%d}: "
+        f"{excerpt(' '.join(episode.rationale.split()), _COMMENT_CHARS)}"
+        for episode in sorted(episodes, key=lambda item: (item.given_at, item.id), reverse=True)
+        if episode.rationale
+    ]
+    return side.model_copy(update={"said": comments[:_MAX_COMMENTS]})
 
 
 async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
@@ -205,12 +207,9 @@ class ProposalMerger:
         self._changed_ids: set[str | None] = set() if proposals else {*self._before}
         self._contradictions: list[tuple[str, str]] = []
         # A proposal that adds sources to a guideline counts before one that retires it.
+        operations.sort(key=lambda each: each.action == "retire" and not each.text)
         for operation in operations:
-            if operation.action != "retire" or operation.text:
-                self._add_proposal(operation)
-        for operation in operations:
-            if operation.action == "retire" and not operation.text:
-                self._table.apply(operation)
+            self._add_proposal(operation)
 
     @property
     def guidelines(self) -> list[Guideline]:
@@ -246,7 +245,7 @@ class ProposalMerger:
 
     def _add_proposal(self, operation: GuidelineOperation) -> None:
         target = self._table.after.get(operation.guideline_id or "")
-        is_replacement = operation.action == "retire"
+        is_replacement = operation.action == "retire" and operation.text
         key = self._table.apply(operation.as_addition() if is_replacement else operation)
         self._changed_ids.add(key)
         if is_replacement and key is not None and target is not None and target.id != key:
@@ -356,12 +355,14 @@ def resolve_conflicts(
 
     A guideline that has lost retires no other: those that lose no conflict come first.
     """
-    operations: list[GuidelineOperation] = []
-    unsettled = [
-        (conflict, *_winner_and_loser(conflict, choice))
-        for conflict in conflicts
-        if (choice := (decisions or {}).get(conflict.id, conflict.default)) != "both"
-    ]
+    decisions, operations = decisions or {}, list[GuidelineOperation]()
+    unsettled: list[tuple[Conflict, ConflictSide, ConflictSide]] = []
+    for conflict in conflicts:
+        match decisions.get(conflict.id, conflict.default):
+            case "first":
+                unsettled.append((conflict, conflict.first, conflict.second))
+            case "second":
+                unsettled.append((conflict, conflict.second, conflict.first))
     while unsettled:
         losers = {loser.guideline_id for _, _, loser in unsettled}
         unbeaten = (each for each in unsettled if each[1].guideline_id not in losers)
@@ -370,7 +371,7 @@ def resolve_conflicts(
         unsettled = [
             each for each in unsettled if lost not in (each[1].guideline_id, each[2].guideline_id)
         ]
-        is_decided = conflict.id in (decisions or {})
+        is_decided = conflict.id in decisions
         operations.append(
             GuidelineOperation(
                 action="retire",
@@ -383,30 +384,6 @@ def resolve_conflicts(
             )
         )
     return operations
-
-
-def _winner_and_loser(conflict: Conflict, choice: str) -> tuple[ConflictSide, ConflictSide]:
-    if choice == "first":
-        return conflict.first, conflict.second
-    return conflict.second, conflict.first
-
-
-def overruled_warnings(
-    conflicts: Sequence[Conflict],
-    decisions: Mapping[str, str],
-    resolved: Sequence[GuidelineOperation],
-) -> list[str]:
-    """Return a warning for each decision for a guideline that another decision has retired."""
-    retired, warnings = {operation.guideline_id for operation in resolved}, list[str]()
-    for conflict in conflicts:
-        winner, loser = _winner_and_loser(conflict, decisions[conflict.id])
-        is_overruled = winner.guideline_id in retired and loser.guideline_id not in retired
-        if is_overruled and decisions[conflict.id] != "both":
-            warnings.append(
-                f"{conflict.id}: {loser.text!r} stays, because {winner.text!r}, which was to "
-                "replace it, lost another conflict. Edit or remove it if that is wrong."
-            )
-    return warnings
 
 
 def unresolved_warnings(

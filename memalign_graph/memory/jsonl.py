@@ -41,6 +41,12 @@ FORMAT = 1
 _DEPTH = 10
 """How much deeper a value is nested in a line than in its example."""
 
+_LEFT_OUT = (
+    "Importing into %r: %d item(s) were not imported unchanged. This memory has newer ones or a "
+    "guideline with the same text, or they are guidelines with missing sources: these are "
+    "distilled again from the other sources, or left out."
+)
+
 
 async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     view = await access.refresh(io)
@@ -96,41 +102,30 @@ async def import_jsonl(
     _, active_guidelines, revisions = view.current
     active = {guideline.id: guideline for guideline in active_guidelines}
     guidelines: list[GuidelineRevision] = []
-    left_out = len(newer)
     for key, guideline in read.guidelines.items():
-        existing = active.get(key)
-        if existing == guideline:
+        if key in active and _rank(active[key]) >= _rank(guideline):
+            continue
+        if guideline_with_text(active_guidelines, guideline.text, except_id=key):
             continue
         sources = {each: hashes[each] for each in guideline.episode_ids if each in hashes}
         is_whole = len(sources) == len(guideline.episode_ids)
-        counts = existing is None or _rank(existing) < _rank(guideline)
-        if guideline_with_text(active_guidelines, guideline.text, except_id=key):
-            counts = False
-        left_out += not (counts and is_whole)
-        if counts and (sources or is_whole):
+        if sources or is_whole:
             new = guideline if is_whole else guideline.model_copy(update={"status": "pending"})
             guidelines.append(GuidelineRevision.of(new, sources, replaces=revisions.get(key)))
-    if left_out:
-        logger.warning(
-            "Importing into %r: %d item(s) were not imported unchanged. This memory has newer "
-            "ones or a guideline with the same text, or they are guidelines with missing sources: "
-            "these are distilled again from the other sources, or left out.",
-            access.criterion.name,
-            left_out,
-        )
+    new_ids = read.answer_ids - view.answer_ids()
+    cases = {case.example_id for case in (*view.rows(), *read.episodes.values())}
     change = {
         "read": {key: hashes[key] for key, _ in sorted(distilled) if key in hashes},
         "guidelines": guidelines,
+        "repeated": by_episode(read.repeated - feedback_in_log(view).keys()),
+        "answer_ids": sorted(new_ids),
+        "answers": filter_answers(read.answers if new_ids else {}, cases.__contains__),
     }
-    if repeated := by_episode(read.repeated - feedback_in_log(view).keys()):
-        change["repeated"] = repeated
-    if new_ids := read.answer_ids - view.answer_ids():
-        cases = {row.example_id for row in view.rows()}
-        cases |= {episode.example_id for episode in read.episodes.values()}
-        change["answer_ids"] = sorted(new_ids)
-        change["answers"] = filter_answers(read.answers, cases.__contains__)
     if changed or any(change.values()):
         await write_fact(io, access, purges, "import", change, author=author, episodes=changed)
+    left_out = len(newer) + sum(each not in view.guidelines for each in read.guidelines.values())
+    if left_out:
+        logger.warning(_LEFT_OUT, access.criterion.name, left_out)
     return list(view.episodes(read.episodes).values())
 
 

@@ -22,7 +22,6 @@ from memalign_graph.alignment.distill import (
 )
 from memalign_graph.alignment.merge import (
     merge_proposals,
-    overruled_warnings,
     resolve_conflicts,
     unresolved_warnings,
 )
@@ -315,11 +314,8 @@ async def settle_conflicts(step: _Call) -> StateUpdate:
     conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
     decisions = conflict_form(step.resources.criterion, conflicts).ask(step.settings["namespace"])
     resolved = resolve_conflicts(conflicts, decisions)
-    return step.learned(
-        decisions=decisions,
-        operations=[*step.lesson["operations"], *dump_operations(resolved)],
-        warnings=step.warnings(*overruled_warnings(conflicts, decisions, resolved)),
-    )
+    operations = [*step.lesson["operations"], *dump_operations(resolved)]
+    return step.learned(decisions=decisions, operations=operations)
 
 
 async def replay_cases(step: _Call) -> StateUpdate:
@@ -369,21 +365,17 @@ async def commit_alignment(step: _Call) -> StateUpdate:
     io, lesson, access = step.io, step.lesson, step.access
     # Without anything pending, the nodes between were skipped.
     operations, read = load_operations(lesson.get("operations")), lesson.get("read", {})
-    learned: list[Lesson] = []
-    warnings: list[str] = []
-    if read or operations or lesson.get("failed_attempts"):
-        aligned = await commit_lesson(
-            io,
-            access,
-            operations,
-            read,
-            prompts=lesson["prompts"],
-            skipped_episode_ids=lesson.get("left_pending", []),
-            failed=lesson.get("failed_attempts", []),
-            reason="align",
-        )
-        learned += aligned["guidelines"]
-        warnings += aligned["warnings"]
+    aligned = await commit_lesson(
+        io,
+        access,
+        operations,
+        read,
+        prompts=lesson.get("prompts"),
+        skipped_episode_ids=lesson.get("left_pending", []),
+        failed=lesson.get("failed_attempts", []),
+        reason="align",
+    )
+    learned, warnings = [*aligned["guidelines"]], [*aligned["warnings"]]
     # Last: operations were compared with the earlier wordings.
     if rewordings := load_operations(lesson.get("rewordings")):
         redistilled = await commit_redistilled(io, access, rewordings, lesson["reworded"])
