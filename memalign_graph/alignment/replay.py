@@ -1,6 +1,6 @@
 """Judge seen cases again before a commit, and drop guidelines that regress more than chance does.
 
-The cases whose verdict agrees with the experts are counted before the operations and with them. If
+The cases whose verdict agrees with the experts are counted without the operations and with them. If
 more are lost than won, beyond chance, the operation without which most of the lost cases agree
 again is dropped, and the cases are counted again with the others.
 """
@@ -60,37 +60,27 @@ async def replay(
     judge: JudgeFunction,
     operations: Sequence[GuidelineOperation],
     *,
-    before: list[Guideline],
-    new_episodes: Iterable[str],
     max_cases: int,
     limit: int,
     report: Callable[[int, int], None],
 ) -> tuple[list[GuidelineOperation], Replay]:
     """Judge seen cases with the operations; return the operations to keep, and the result.
 
-    `before` are the guidelines before the alignment, `new_episodes` its feedback. `report` takes
-    the number of judged cases, and of all.
+    `report` takes the number of judged cases, and of all.
     """
     calls = io.usage.chat_calls
     cases = await select_cases(io, access, operations, max_cases)
     run = _Replay(io, access, judge, limit, await access.guidelines(io))
     report(0, len(cases))
-    agreed = await run.agreeing(cases, before, frozenset(new_episodes))
+    agreed = await run.agreeing(cases, run.guidelines_after([]))
     retained, broken = [*operations], list[BrokenCase]()
     while True:
         agree_now = await run.agreeing(cases, run.guidelines_after(retained))
+        lost = agreed - agree_now - run.failed.keys()
         won = agree_now - agreed - run.failed.keys()
-        lost_ids = agreed - agree_now - run.failed.keys()
-        lost = [case for case in cases if case.example_id in lost_ids]
-        # Cases that are lost without any operation have regressed by new episodes in the prompt.
-        by_guidelines = await run.agreeing(lost, run.guidelines_after([]))
-        # Neither do cases count that new episodes have won.
-        asked = [case for case in cases if case.example_id in won and len(by_guidelines) > _SLACK]
-        won_by_guidelines = won - await run.agreeing(asked, run.guidelines_after([]))
-        if not retained or not _is_beyond_chance(len(by_guidelines), len(won_by_guidelines)):
+        if not retained or not _is_beyond_chance(len(lost), len(won)):
             break
-        blamed = [case for case in lost if case.example_id in by_guidelines]
-        fault = await run.find_fault(retained, blamed)
+        fault = await run.find_fault(retained, [case for case in cases if case.example_id in lost])
         if fault is None:
             break
         operation, regressed = fault
@@ -100,17 +90,13 @@ async def replay(
         broken += [run.broken_case(operation, case) for case in regressed]
     report(len(cases), len(cases))
     agreed -= run.failed.keys()
-    lost = [case for case in lost if case.example_id not in run.failed]  # failed when judged last
     return retained, Replay(
         cases=len(cases),
         agreed_before=len(agreed),
-        agree_after=len(agreed) - len(lost),
+        agree_after=len(agreed & agree_now),
         newly_agree=len(won - run.failed.keys()),
         chat_calls=io.usage.chat_calls - calls,
         broken=broken,
-        turned_by_episodes=[
-            case.example_id for case in lost if case.example_id not in by_guidelines
-        ],
         failed={key: str(error) for key, error in run.failed.items()},
     )
 
@@ -139,17 +125,14 @@ class _Replay:
         return sorted(after, key=lambda guideline: (guideline.position, guideline.id))
 
     async def agreeing(
-        self,
-        cases: Collection[ReplayCase],
-        guidelines: list[Guideline],
-        excluded: frozenset[str] = frozenset(),
+        self, cases: Collection[ReplayCase], guidelines: list[Guideline]
     ) -> set[str]:
         """Return the ids of the examples whose verdict agrees with their experts."""
 
         async def agrees(case: ReplayCase) -> bool:
             own = frozenset(episode.id for episode in case.episodes)
             try:
-                value = await self.judge(case.example, guidelines, own | excluded)
+                value = await self.judge(case.example, guidelines, own)
             except MemAlignError as error:
                 if not is_about_prompt(error):
                     raise

@@ -101,7 +101,7 @@ class Replay(FrozenModel):
     broken: list[BrokenCase]
     """The cases that agree again without the dropped guidelines."""
     turned_by_episodes: list[str] = Field(default_factory=list)
-    """The example ids of cases that regressed because of the new episodes in the prompt."""
+    """Only in reports of version 0.2: the cases that new episodes in the prompt regressed."""
     failed: dict[str, str] = Field(default_factory=dict)
     """The reason why a case could not be judged again, by example id; the case is not counted."""
 

@@ -337,8 +337,6 @@ async def replay_cases(step: _Call) -> StateUpdate:
         step.access,
         judge_case,
         [*rewordings, *load_operations(lesson["operations"])],
-        before=_guidelines_before(lesson),
-        new_episodes=lesson["new_ids"],
         max_cases=step.options.replay_cases,
         limit=step.max_concurrency,
         report=partial(step.progress, "replay"),

@@ -1,5 +1,6 @@
 """`guard="replay"`: guidelines that regress more cases than chance are dropped."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -117,17 +118,14 @@ async def test_each_case_is_judged_without_its_own_episode(bench: Bench) -> None
     bench.server.responder = verbatim_model()
     feedback = [HARMLESS_RECORD, comment_record(102, "On #b thank them.")]
     await align(bench, feedback, guarded(bench, k=20))
-    old, new = set(range(6)), {101, 102}
-    seen: dict[bool, set[int]] = {False: set(), True: set()}
+    cases, times = {*range(6), 101, 102}, Counter[int]()
     for chat in asked(bench, JUDGE):
-        # Before, the prompt has nothing of the new feedback.
-        with_new = HARMLESS in chat.text
         case = judged_case(chat)
-        seen[with_new].add(case)
-        assert few_shot_cases_in(chat) == (old | new if with_new else old) - {case}
+        times[case] += 1
+        assert few_shot_cases_in(chat) == cases - {case}
         # Otherwise its own feedback would be in the prompt without its texts.
         assert f"so said of case {case}." not in chat.text
-    assert seen == {False: old | new, True: old | new}
+    assert times == dict.fromkeys(cases, 2)
 
 
 async def test_conflict_resolved_by_an_expert_is_replayed(bench: Bench) -> None:
@@ -178,10 +176,8 @@ async def test_regressing_wording_is_tried_three_times(bench: Bench) -> None:
     assert "1 pending guideline(s) could not be distilled in 3" in again["warnings"][0]
 
 
-async def test_verdict_changed_only_by_new_episodes_is_reported_as_such(bench: Bench) -> None:
+async def test_verdict_changed_only_by_new_episodes_does_not_count(bench: Bench) -> None:
     await seed(bench, 6)
-    episodes = await bench.episodes()
-    [turned] = [item for item in episodes if "Question 2:" in str(item.example.inputs)]
 
     def misled(chat: ChatRequest) -> bool:
         return judged_case(chat) != 2 or 101 not in few_shot_cases_in(chat)
@@ -189,9 +185,7 @@ async def test_verdict_changed_only_by_new_episodes_is_reported_as_such(bench: B
     bench.server.responder = verbatim_model(judge=misled)
     report = await align(bench, [HARMLESS_RECORD], guarded(bench, k=20))
     replay = report["replay"]
-    assert replay["broken"] == []
-    assert replay["turned_by_episodes"] == [turned.example_id]
-    assert (replay["agreed_before"], replay["agree_after"]) == (7, 6)
+    assert (replay["broken"], replay["agreed_before"], replay["agree_after"]) == ([], 6, 6)
     assert sources(await bench.guidelines()) == {HARMLESS: 1}
 
 
