@@ -3,7 +3,7 @@
 Feedback that a model can't distill stays pending and is tried a few times.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -301,6 +301,42 @@ async def commit_redistilled(
         failed=failed_attempts,
         reason="redistill",
     )
+
+
+def dump_operations(operations: Sequence[GuidelineOperation]) -> list[dict[str, Any]]:
+    return [operation.model_dump(mode="json") for operation in operations]
+
+
+def load_operations(operations: list[dict[str, Any]] | None) -> list[GuidelineOperation]:
+    return [GuidelineOperation.model_validate(fields) for fields in operations or []]
+
+
+async def commit_distilled(
+    io: IO,
+    access: MemoryAccess,
+    lesson: Mapping[str, Any],
+    *,
+    author: str | None = None,
+    reason: str = "learn",
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Commit what nodes distilled; returns what was learned, and the new wordings."""
+    learned = await commit_lesson(
+        io,
+        access,
+        load_operations(lesson.get("operations")),
+        lesson.get("read", {}),
+        prompts=lesson.get("prompts"),
+        author=author,
+        skipped_episode_ids=lesson.get("left_pending", []),
+        failed=lesson.get("failed_attempts", []),
+        reason=reason,
+    )
+    # Last: the operations were proposed for the earlier wordings.
+    rewordings = load_operations(lesson.get("rewordings"))
+    if not rewordings:
+        return learned, []
+    reworded = await commit_redistilled(io, access, rewordings, lesson["reworded"])
+    return {**learned, "memory_version": reworded["memory_version"]}, reworded["guidelines"]
 
 
 async def redistill_after_forget(

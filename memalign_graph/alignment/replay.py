@@ -129,7 +129,7 @@ class _Replay:
     ) -> set[str]:
         """Return the ids of the examples whose verdict agrees with their experts."""
 
-        async def agrees(case: ReplayCase) -> bool:
+        async def agreeing_id(case: ReplayCase) -> str | None:
             own = frozenset(episode.id for episode in case.episodes)
             try:
                 value = await self.judge(case.example, guidelines, own)
@@ -137,17 +137,14 @@ class _Replay:
                 if not is_about_prompt(error):
                     raise
                 self.failed[case.example_id] = error
-                return False
-            is_right = values_agree(self.access.criterion.scale, value, case.expected)
-            if not is_right:
-                self.predicted[case.example_id] = value
-            return is_right
+                return None
+            if values_agree(self.access.criterion.scale, value, case.expected):
+                return case.example_id
+            self.predicted[case.example_id] = value
+            return None
 
-        judged = [case for case in cases if case.example_id not in self.failed]
-        verdicts = await self.io.gather(list(map(agrees, judged)), self.limit)
-        return {
-            case.example_id for case, is_right in zip(judged, verdicts, strict=True) if is_right
-        }
+        judging = [agreeing_id(case) for case in cases if case.example_id not in self.failed]
+        return {*filter(None, await self.io.gather(judging, self.limit))}
 
     async def find_fault(
         self, operations: Sequence[GuidelineOperation], lost: Sequence[ReplayCase]
@@ -190,26 +187,25 @@ async def select_cases(
     """Select the seen cases nearest to the operations' sources, and a random sample of others."""
     view, scale = await access.refresh(io), access.criterion.scale
     await index_missing(io, access, view)
-    sources = list(dict.fromkeys(key for item in operations for key in item.episode_ids))
+    valued = {
+        row.vector_key: None for row in view.rows() if value_or_none(row.value, scale) is not None
+    }
+    sources = await access.episodes(io, (key for item in operations for key in item.episode_ids))
+    keys = [vector_key_of_example(access, source.example) for source in sources.values()]
     similarities: dict[str, float] = {}
-    keys = [
-        vector_key_of_example(access, item.example)
-        for item in (await access.episodes(io, sources)).values()
-    ]
     for vector in view.vectors(keys).values():
         for key, similarity in view.index.search(vector, _NEIGHBORS_PER_SOURCE):
-            similarities[key] = max(similarities.get(key, -1.0), similarity)
-    ranked = sorted(similarities, key=lambda key: (-similarities[key], key))
-    near_ids = [row.id for key in ranked for row in view.rows_for_vector(key)]
-    near = replay_cases_from((await access.episodes(io, near_ids)).values(), scale)
-    rest = {row.vector_key: None for row in view.rows() if row.vector_key not in similarities}
+            if key in valued:
+                similarities[key] = max(similarities.get(key, -1.0), similarity)
+    near = sorted(similarities, key=lambda key: (-similarities[key], key))
+    rest = [key for key in valued if key not in similarities]
     # Seeded by the version, so that a run that is repeated judges the same cases.
     rng = random.Random(view.version)  # noqa: S311 - nothing secret
-    drawn = rng.sample([*rest], min(len(rest), count))
-    sampled_ids = [row.id for key in drawn for row in view.rows_for_vector(key)]
-    sampled = replay_cases_from((await access.episodes(io, sampled_ids)).values(), scale)
-    nearest = near[: max(count - count // _SAMPLED_SHARE, 1)]
-    return list({case.example_id: case for case in [*nearest, *sampled, *near]}.values())[:count]
+    drawn = rng.sample(rest, min(len(rest), count))
+    nearest = max(count - count // _SAMPLED_SHARE, 1)
+    keys = [*near[:nearest], *drawn, *near[nearest:]]
+    ids = [row.id for key in keys for row in view.rows_for_vector(key)]
+    return replay_cases_from((await access.episodes(io, ids)).values(), scale)[:count]
 
 
 def replay_cases_from(episodes: Iterable[Episode], scale: Scale) -> list[ReplayCase]:

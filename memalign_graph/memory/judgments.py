@@ -266,11 +266,7 @@ async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
 
 
 def _is_expired(item: Mapping[str, Any]) -> bool:
-    try:
-        return datetime.fromisoformat(item["kept_until"]) <= utc_now()
-    except (KeyError, TypeError, ValueError):
-        logger.warning("A kept judgment has no readable `kept_until` and is deleted.")
-        return True
+    return datetime.fromisoformat(item["kept_until"]) <= utc_now()
 
 
 def readable(kind: type[M], items: Iterable[Item]) -> Iterator[M]:

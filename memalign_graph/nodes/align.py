@@ -13,10 +13,12 @@ from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.distill import (
     NoWordingError,
     can_be_tried,
-    commit_redistilled,
+    commit_distilled,
     distill_in_batches,
+    dump_operations,
     failed,
     given_up,
+    load_operations,
     pack_batches,
     reword,
 )
@@ -40,11 +42,9 @@ from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring
 from memalign_graph.memory.feedback import parse_record, record_judgments, remember, unjudged_cases
-from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import index_missing
 from memalign_graph.models import is_small_model, max_input_tokens
-from memalign_graph.nodes.learn import dump_operations, load_operations
 from memalign_graph.prompts.distill import shown_guidelines
 from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate, require_channel
@@ -361,23 +361,9 @@ async def replay_cases(step: _Call) -> StateUpdate:
 async def commit_alignment(step: _Call) -> StateUpdate:
     """Commit the operations and return the report; a repeated commit changes nothing."""
     io, lesson, access = step.io, step.lesson, step.access
-    # Without anything pending, the nodes between were skipped.
-    operations, read = load_operations(lesson.get("operations")), lesson.get("read", {})
-    aligned = await commit_lesson(
-        io,
-        access,
-        operations,
-        read,
-        prompts=lesson.get("prompts"),
-        skipped_episode_ids=lesson.get("left_pending", []),
-        failed=lesson.get("failed_attempts", []),
-        reason="align",
-    )
-    learned, warnings = [*aligned["guidelines"]], [*aligned["warnings"]]
-    # Last: operations were compared with the earlier wordings.
-    if rewordings := load_operations(lesson.get("rewordings")):
-        redistilled = await commit_redistilled(io, access, rewordings, lesson["reworded"])
-        learned += redistilled["guidelines"]
+    # Without anything pending, the nodes between were skipped, and the lesson has no operations.
+    aligned, reworded = await commit_distilled(io, access, lesson, reason="align")
+    learned, warnings = [*aligned["guidelines"], *reworded], [*aligned["warnings"]]
     if not step.options.judge_cases or lesson.get("failed_attempts"):
         # The next attempt asks the model, and does not read the answer of this one.
         await clear_cached_replies(io, access)
@@ -400,7 +386,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
     warnings += [_PURGED] if view.purges(gone) else []
     # Report only this run's changes: others may change the memory in the meantime.
     touched = {item.get(name) for item in learned for name in ("guideline_id", "superseded_by")}
-    sources = {*lesson["new_ids"], *read, *lesson.get("reworded", {})}
+    sources = {*lesson["new_ids"], *lesson.get("read", {}), *lesson.get("reworded", {})}
 
     def of_run(guidelines: Sequence[Guideline]) -> list[Guideline]:
         return [
@@ -409,7 +395,8 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             if guideline.id in touched or not sources.isdisjoint(guideline.episode_ids)
         ]
 
-    before, after = _guidelines_before(lesson), await access.guidelines(io)
+    before = [Guideline.model_validate(fields) for fields in lesson["guidelines_before"]]
+    after = await access.guidelines(io)
     fields = {name: lesson[name] for name in AlignmentReport.model_fields if name in lesson}
     fields |= {"batches": len(fields["batches"]), "warnings": step.warnings(*warnings)}
     report = AlignmentReport(
@@ -467,7 +454,3 @@ async def judge_cases(step: _Call) -> StateUpdate:
         "memory_version_after": (await access.refresh(io)).version,
     }
     return {"report": {**report, **judged}}
-
-
-def _guidelines_before(lesson: Lesson) -> list[Guideline]:
-    return [Guideline.model_validate(fields) for fields in lesson["guidelines_before"]]

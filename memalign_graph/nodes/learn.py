@@ -1,13 +1,11 @@
 """Nodes that learn from an expert's reply: ask a clarifying question, distill, commit."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from memalign_graph.alignment.distill import (
     can_be_tried,
-    commit_redistilled,
+    commit_distilled,
     count_unused,
     distill_in_batches,
+    dump_operations,
     given_up,
     reword_pending,
 )
@@ -15,8 +13,6 @@ from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignError
 from memalign_graph.interrupts import clarify_form
 from memalign_graph.memory.feedback import RememberResult, remember
-from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.models import max_input_tokens
 from memalign_graph.nodes.review import date_reply
@@ -61,7 +57,7 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
     except MemAlignError as error:
         warning = f"No clarifying question was asked, because the model failed: {error}"
         warnings += step.access.log_warnings([warning])
-        return {"judge_lesson": {"warnings": warnings}}
+        question = None
     if question is None:
         return {"judge_lesson": {"warnings": warnings}}
     # A purge finds by this id that the thread holds the expert's comment.
@@ -96,7 +92,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         await access.write(io, "forget", {"forgotten": [anonymous_id]}, author=episode.author)
     lesson = {**lesson, "warnings": [*lesson.get("warnings", []), *stored.warnings]}
     if episode.status != "pending":
-        return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
+        return {"judge_lesson": {**lesson, "read": {episode.id: episode.word}}}
     view = await access.refresh(io)
     result, rewordings, warnings = DistillResult(), DistillResult(), list[str]()
     unused = dict[str, str]()
@@ -124,13 +120,14 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         warnings.append(_NOT_DISTILLED.format(episode.id, error))
     warnings += [*result.all_warnings, *rewordings.warnings]
     access.log_warnings(warnings)
+    attempts = [*result.failed_attempts, *unused.values(), *rewordings.failed_attempts]
     learned = {
         "operations": dump_operations(result.operations),
-        "distilled": result.read,
+        "read": result.read,
         "rewordings": dump_operations(rewordings.operations),
         "reworded": rewordings.read,
-        "skipped": [*unused],
-        "failed": [*result.failed_attempts, *unused.values(), *rewordings.failed_attempts],
+        "left_pending": [*unused],
+        "failed_attempts": attempts,
         "warnings": [*lesson["warnings"], *warnings],
     }
     return {"judge_lesson": {**lesson, **learned}}
@@ -143,39 +140,18 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
     io, access, feedback = step.io, step.access, step.feedback
     lesson = require_channel(step.state, "judge_lesson")
     warnings = [*lesson.get("warnings", [])]
-    if feedback.agrees:  # nothing was distilled
-        stored = await _store(step)
+    stored = await _store(step) if feedback.agrees else None  # nothing was distilled
+    learned, _ = await commit_distilled(
+        io, access, {} if stored else lesson, author=feedback.author
+    )
+    if stored:
         warnings += stored.warnings
-        ids = [episode.id for episode in stored.episodes]
-        learned = {**await commit_lesson(io, access, [], {}), "episode_ids": ids}
-    else:
-        operations = load_operations(lesson.get("operations"))
-        learned = await commit_lesson(
-            io,
-            access,
-            operations,
-            lesson["distilled"],
-            author=feedback.author,
-            skipped_episode_ids=lesson.get("skipped", []),
-            failed=lesson.get("failed", []),
-        )
-        # Last: the operations were proposed for the earlier wordings.
-        if rewordings := load_operations(lesson.get("rewordings")):
-            reworded = await commit_redistilled(io, access, rewordings, lesson["reworded"])
-            learned["memory_version"] = reworded["memory_version"]
-        if rewordings or lesson.get("failed"):
-            # The next attempt asks the model, and does not read the answer of this one.
-            await clear_cached_replies(io, access)
+        learned["episode_ids"] = [episode.id for episode in stored.episodes]
+    elif lesson.get("rewordings") or lesson.get("failed_attempts"):
+        # The next attempt asks the model, and does not read the answer of this one.
+        await clear_cached_replies(io, access)
     warnings += access.log_warnings(learned["warnings"])
     return {"learned": {**learned, "warnings": warnings}}
-
-
-def dump_operations(operations: Sequence[GuidelineOperation]) -> list[dict[str, Any]]:
-    return [operation.model_dump(mode="json") for operation in operations]
-
-
-def load_operations(operations: list[dict[str, Any]] | None) -> list[GuidelineOperation]:
-    return [GuidelineOperation.model_validate(fields) for fields in operations or []]
 
 
 async def _has_feedback(step: NodeCall) -> bool:
