@@ -1,6 +1,5 @@
 """Alignment runs: results, reports, usage and errors."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from memalign_graph import InvalidInputError
-from tests.conftest import CASE, EVERY_WAY, Bench
+from tests.conftest import EVERY_WAY, Bench
 from tests.integration_tests.alignment_model import (
     COMPARE,
     DISTIL,
@@ -283,16 +282,3 @@ async def test_runs_on_one_thread_have_separate_reports(bench: Bench) -> None:
     assert by_text(second["guidelines"]["added"]) == {"On #b thank them.": 1}
     assert second["cost"]["chat_calls"] == second["cost"]["texts_embedded"] == 1
     assert second["memory_version_before"] == first["memory_version_after"]
-
-
-async def test_alignment_works_after_all_feedback_was_removed(bench: Bench) -> None:
-    bench.server.responder = Model()
-    await align(bench, records(6, topics=2))
-    assert len(bench.memory().forget(where=lambda _: True).episode_ids) == 6
-    judgment = (await bench.invoke(bench.judge_graph(), CASE, "j"))["judgment"]
-    assert judgment["episode_ids"] == judgment["guideline_ids"] == []
-    assert (await align(bench, records(6, topics=2), on="t"))["feedback"]["new"] == 0
-    later = [{**row, "given_at": datetime.now(UTC).isoformat()} for row in records(6, topics=2)]
-    report = await align(bench, later, on="u")
-    assert report["feedback"]["new"] == 6
-    assert len(report["guidelines"]["added"]) == 2

@@ -189,11 +189,6 @@ def test_judgment_before_a_purge_teaches_nothing_of_it_afterwards(
     assert stored.judgment is not None
     assert (stored.judgment.rationale, stored.judgment.episode_ids) == ("", [])
     assert left_in(everything_in(memory.access.store)) == []
-    # What was given again may be quoted again.
-    memory.remember(comment("one", "Something else."))
-    later = make_judgment(rationale="As in one.", episode_ids=[episode.id])
-    memory.remember(comment("four", judgment=later))
-    assert "As in one." in memory.export_jsonl()
 
 
 @pytest.mark.parametrize("way", ["another worker", "other embeddings"])
@@ -255,18 +250,6 @@ def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) 
     [guideline] = memory.guidelines()
     assert (guideline.text, guideline.status) == ("Something else.", "standing")
     assert two.id in purged.pending
-    assert left_in(everything_in(memory.access.store)) == []
-
-
-def test_sources_of_a_purged_lesson_are_pending(memory: JudgeMemory) -> None:
-    episode, other = memory.remember([comment("one", "It is zqxwhy."), comment("other", "Else.")])
-    learn(memory, op("add", other, text="Wait for zqxwhy."), op("add", other, text="Else."))
-    forgotten = memory.forget(episode.id, purge=True)
-    assert forgotten.purged is not None
-    assert forgotten.purged.pending == [other.id]
-    assert len(forgotten.guidelines_removed) == 2
-    assert memory.guidelines() == []
-    assert [episode.status for episode in memory.episodes()] == ["pending"]
     assert left_in(everything_in(memory.access.store)) == []
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -15,7 +14,6 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph import JudgeMemory
 from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory import feedback, learning
-from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.purge import Selection
 from memalign_graph.memory.purge import purge as erase
 from memalign_graph.memory.recall import recall
@@ -258,17 +256,3 @@ def test_vector_of_a_case_that_is_purged_while_it_is_embedded_is_deleted() -> No
         lambda: there.forget(author="ann", purge=True),
     )
     assert traces_in(here) == []
-
-
-def test_judgment_kept_during_the_purge_is_deleted() -> None:
-    here, there = memories(in_memory(InMemoryStore()), 2)
-    episode = here.remember(comment("one", "It is zqxwhy.", author="ann"))
-    judgment = make_judgment(
-        rationale="As said: zqxwhy.", episode_ids=[episode.id], memory_version=here.version()
-    )
-    interleave(
-        lambda io: keep_judgment(io, here.access, judgment, QUERY, None, timedelta(days=1)),
-        lambda asked: isinstance(asked, Sequence) and isinstance(asked[0], PutOp),
-        lambda: there.forget(author="ann", purge=True),
-    )
-    assert left_in(everything_in(here.access.store)) == []

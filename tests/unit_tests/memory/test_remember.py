@@ -1,6 +1,5 @@
 """Remembering and revising feedback."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import permutations
 from types import MappingProxyType
@@ -22,7 +21,7 @@ from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import utc_now
 from tests.builders import make_judgment
 from tests.unit_tests.memory.purging import everything_in
-from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, comment, hashed, learn, op
+from tests.unit_tests.memory.support import CRITERION, comment, hashed, learn, op
 
 VERDICT = make_judgment(rationale="Fine.")
 
@@ -284,15 +283,3 @@ def test_invalid_revision_changes_nothing(memory: JudgeMemory) -> None:
             memory.revise(episode_id, values)
         assert "\n" not in str(caught.value)
     assert everything_in(memory.access.store) == before
-
-
-async def test_reload_repeats_no_expert(bench: Bench, reopen: Callable[[], None]) -> None:
-    names = ("ann", "bob", "eve", "joe")
-    labels = [comment("case", None, value=True, author=name) for name in names]
-    for _ in range(3):
-        await bench.remember(*labels)
-        reopen()
-        [recalled] = await bench.do("recall", QUERY, k=50)
-        assert [episode.author for episode in recalled.episodes] == ["ann", "bob", "eve", "joe"]
-        assert len(await bench.do("episodes")) == 4
-    assert len(await bench.do("history")) == 1
