@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from memalign_graph.alignment.comment_questions import distill_comments, drop_refuted
-from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import ChatModelError, ModelAnswerError, enumerate_ids, is_about_prompt
 from memalign_graph.identity import digest
@@ -17,7 +16,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.memory_state import EpisodeRow
-from memalign_graph.memory.purge import Forgotten, clear_cached_replies, split_removed
+from memalign_graph.memory.purge import Forgotten, split_removed
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens, model_key
 from memalign_graph.prompts.distill import (
     distill_prompt,
@@ -212,8 +211,7 @@ async def reword_pending(
     """Reword the pending guidelines whose attempts are not used up."""
     pending = await access.pending_guidelines(io)
     outdated = [guideline for guideline in pending if can_be_tried(access, chat, guideline)]
-    cached = CachedRepliesIO(io, access)
-    rewording = [reword(cached, access, chat, guideline) for guideline in outdated[:max_guidelines]]
+    rewording = [reword(io, access, chat, guideline) for guideline in outdated[:max_guidelines]]
     return sum(await io.gather(rewording, limit), DistillResult())
 
 
@@ -223,8 +221,6 @@ async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[s
     learned = await commit_redistilled(
         io, access, result.operations, result.read, result.failed_attempts
     )
-    if result.operations or result.errors:
-        await clear_cached_replies(io, access)
     warnings = access.log_warnings(result.warnings)
     for error in result.errors:
         if not isinstance(error, NoWordingError):
@@ -348,7 +344,8 @@ async def redistill_after_forget(
         await redistill(io, access, chat())
     if forgotten.purged is not None and forgotten.purged.pending:
         episodes = await access.episodes(io, forgotten.purged.pending)
-        result = await distill_in_batches(io, access, chat(), list(episodes.values()))
+        oldest_first = sorted(episodes.values(), key=lambda item: (item.given_at, item.id))
+        result = await distill_in_batches(io, access, chat(), oldest_first)
         learned = await commit_lesson(
             io, access, result.operations, result.read, failed=result.failed_attempts
         )

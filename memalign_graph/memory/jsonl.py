@@ -113,7 +113,8 @@ async def import_jsonl(
             new = guideline if is_whole else guideline.model_copy(update={"status": "pending"})
             guidelines.append(GuidelineRevision.of(new, sources, replaces=revisions.get(key)))
     new_ids = read.answer_ids - view.answer_ids()
-    cases = {case.example_id for case in (*view.rows(), *read.episodes.values())}
+    cases = {row.example_id for row in view.rows()}
+    cases |= {episode.example_id for episode in read.episodes.values()}
     change = {
         "read": {key: hashes[key] for key, _ in sorted(distilled) if key in hashes},
         "guidelines": guidelines,

@@ -127,8 +127,6 @@ async def forget(
     before = view.guidelines
     if ids:
         await access.write(io, "forget", {"forgotten": ids}, author=author)
-        # A reply that is not committed yet may quote what is forgotten.
-        await clear_cached_replies(io, access)
     touched = [each for each in before if not {*ids}.isdisjoint(each.episode_ids)]
     removed, reduced = split_removed(touched, view.guidelines)
     return Forgotten(ids, selection.unknown(list(candidates)), removed, reduced)

@@ -13,7 +13,6 @@ from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignError
 from memalign_graph.interrupts import clarify_form
 from memalign_graph.memory.feedback import RememberResult, remember
-from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.models import max_input_tokens
 from memalign_graph.nodes.review import date_reply
 from memalign_graph.prompts import clarify
@@ -147,9 +146,6 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
     if stored:
         warnings += stored.warnings
         learned["episode_ids"] = [episode.id for episode in stored.episodes]
-    elif lesson.get("rewordings") or lesson.get("failed_attempts"):
-        # The next attempt asks the model, and does not read the answer of this one.
-        await clear_cached_replies(io, access)
     warnings += access.log_warnings(learned["warnings"])
     return {"learned": {**learned, "warnings": warnings}}
 

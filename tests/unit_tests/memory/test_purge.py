@@ -114,16 +114,6 @@ def test_no_item_or_rollback_has_purged_text(reopen: Any, way: str, before: str)
     assert waiting.namespace[0] == "elsewhere"
 
 
-def test_forgetting_deletes_replies_that_are_not_committed(memory: JudgeMemory) -> None:
-    access, episode = memory.access, memory.remember(comment("one"))
-    namespace = access.layout.of("drafts")
-    run_sync(access.put(SYNC, namespace, {"draft": {"id": "draft", "answer": "It quotes one."}}))
-    memory.forget("unknown")
-    assert len(access.store.search(namespace)) == 1
-    memory.forget(episode.id)
-    assert access.store.search(namespace) == []
-
-
 def test_purging_the_last_expert_of_a_case_removes_the_case(memory: JudgeMemory) -> None:
     ann, bob = memory.remember(
         [
