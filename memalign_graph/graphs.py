@@ -204,7 +204,7 @@ def create_alignment_graph(
     # conflict nobody is asked.
     for before, after, skip_to in zip(names, names[1:], [*names[2:], END], strict=False):
         if after == "distill_batches":
-            _add_optional_edge(builder, "batches", before, after, "commit_alignment")
+            _add_optional_edge(builder, "has_pending", before, after, "commit_alignment")
         elif after == "settle_conflicts":
             _add_optional_edge(builder, "conflicts", before, after, skip_to)
         else:

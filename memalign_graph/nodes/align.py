@@ -20,7 +20,7 @@ from memalign_graph.alignment.distill import (
     given_up,
     load_operations,
     pack_batches,
-    reword,
+    reword_pending,
 )
 from memalign_graph.alignment.merge import (
     merge_proposals,
@@ -39,7 +39,6 @@ from memalign_graph.errors import (
 )
 from memalign_graph.evidence.checks import fill_check_answers, fill_questions
 from memalign_graph.interrupts import conflict_form
-from memalign_graph.io import IO
 from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring
 from memalign_graph.memory.feedback import parse_record, record_judgments, remember, unjudged_cases
 from memalign_graph.memory.purge import clear_cached_replies
@@ -183,7 +182,7 @@ async def remember_feedback(step: _Call) -> StateUpdate:
         "rejected": rejected,
         "agreement": agreement.model_dump(mode="json"),
         "memory_version_before": version_before,
-        "batches": await _pack(step, warnings) if step.options.distill else [],
+        **await _pack(step, warnings),
         "warnings": [*stored.warnings, *access.log_warnings(warnings)],
         "guidelines_before": [guideline.to_json() for guideline in guidelines],
         "new_ids": sorted(stored.new | stored.changed),
@@ -202,37 +201,43 @@ def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
     )
 
 
-async def _pack(step: _Call, warnings: list[str]) -> list[Lesson]:
-    """Pack pending feedback and guidelines; add a warning about those that are given up."""
+async def _pack(step: _Call, warnings: list[str]) -> Lesson:
+    """Pack pending feedback into batches; add a warning about what is given up."""
+    if not step.options.distill:
+        return {"batches": [], "has_pending": False}
     io, access, chat = step.io, step.access, step.distill_chat_model
     pending = [*(await access.episodes(io, (await access.refresh(io)).pending())).values()]
     outdated = await access.pending_guidelines(io)
     for kind, items in (("piece(s) of feedback", pending), ("pending guideline(s)", outdated)):
         warnings += given_up(access, chat, kind, items)
-    waiting = [episode for episode in pending if can_be_tried(access, chat, episode)]
     batches = pack_batches(
-        waiting,
+        [episode for episode in pending if can_be_tried(access, chat, episode)],
         access.criterion,
         await access.guidelines(io),
         max_input_tokens=max_input_tokens(chat),
         max_batch_size=step.options.batch_size,
         is_small=is_small_model(chat),
     )
-    return [
-        *({"episode_ids": ids} for ids in batches),
-        *({"guideline_id": each.id} for each in outdated if can_be_tried(access, chat, each)),
-    ]
+    is_outdated = any(can_be_tried(access, chat, guideline) for guideline in outdated)
+    return {"batches": batches, "has_pending": bool(batches) or is_outdated}
 
 
 async def distill_batches(step: _Call) -> StateUpdate:
-    """Distill all batches concurrently; one that fails is left out if another was distilled."""
-    batches: list[Lesson] = step.lesson["batches"]
-    io = CachedRepliesIO(step.io, step.access)
+    """Distill all batches concurrently, and reword guidelines that lost a source.
+
+    A batch that fails is left out if anything else was distilled.
+    """
+    batches: list[list[str]] = step.lesson["batches"]
+    access, chat = step.access, step.distill_chat_model
+    io = CachedRepliesIO(step.io, access)
     add_progress = step.progress_counter("distill", len(batches))
 
     async def distill(number: int) -> DistillResult | ChatModelError:
+        episodes = await access.episodes(io, batches[number])
+        # Another run may have distilled some of it in the meantime.
+        waiting = [episode for episode in episodes.values() if episode.status == "pending"]
         try:
-            result = await _distill_batch(io, step, batches[number])
+            result = await distill_in_batches(io, access, chat, waiting)
         except ChatModelError as error:
             return error
         add_progress(batch=number + 1)
@@ -242,12 +247,12 @@ async def distill_batches(step: _Call) -> StateUpdate:
     outcomes = dict(enumerate(await step.io.gather(distilling, step.max_concurrency)))
     results = {n: each for n, each in outcomes.items() if isinstance(each, DistillResult)}
     errors = {n: each for n, each in outcomes.items() if isinstance(each, ChatModelError)}
-    if errors and not any(result.read for result in results.values()):
-        raise errors[min(errors)]
+    distilled = sum(results.values(), DistillResult())
+    reworded = await reword_pending(io, access, chat, limit=step.max_concurrency)
+    unreachable = [*errors.values(), *(e for e in reworded.errors if not is_about_prompt(e))]
+    if unreachable and not distilled.read and not reworded.read:
+        raise unreachable[0]
     left_out = [_LEFT_OUT.format(n + 1, len(batches), error) for n, error in errors.items()]
-    proposals = [each for n, each in results.items() if "guideline_id" not in batches[n]]
-    rewordings = [each for n, each in results.items() if "guideline_id" in batches[n]]
-    reworded, distilled = sum(rewordings, DistillResult()), sum(proposals, DistillResult())
     return step.learned(
         batches=[batches[n] for n, result in results.items() if result.read],
         proposals=[
@@ -260,24 +265,6 @@ async def distill_batches(step: _Call) -> StateUpdate:
         failed_attempts=[*distilled.failed_attempts, *reworded.failed_attempts],
         warnings=step.warnings(*left_out, *distilled.all_warnings, *reworded.warnings),
     )
-
-
-async def _distill_batch(io: IO, step: _Call, batch: Lesson) -> DistillResult:
-    """Distill a batch of feedback, or reword a guideline that lost a source."""
-    access, chat = step.access, step.distill_chat_model
-    if "guideline_id" not in batch:
-        episodes = await access.episodes(io, batch["episode_ids"])
-        # Another run may have distilled some of it in the meantime.
-        waiting = [episode for episode in episodes.values() if episode.status == "pending"]
-        return await distill_in_batches(io, access, chat, waiting)
-    for guideline in await access.pending_guidelines(io):
-        if guideline.id == batch["guideline_id"]:
-            result = await reword(io, access, chat, guideline)
-            for error in result.errors:
-                if not is_about_prompt(error):
-                    raise error
-            return result
-    return DistillResult()
 
 
 async def consolidate_guidelines(step: _Call) -> StateUpdate:
