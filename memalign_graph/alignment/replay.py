@@ -170,14 +170,12 @@ class _Replay:
     def broken_case(self, operation: GuidelineOperation, case: ReplayCase) -> BrokenCase:
         texts = {guideline.id: guideline.text for guideline in self.active}
         target = operation.guideline_id or ""
-        is_worded = operation.action in ("add", "revise") and operation.text
-        unworded = f"({operation.action}) {texts.get(target, target)}"
         return BrokenCase(
             example_id=case.example_id,
             episode_ids=[episode.id for episode in case.episodes],
             expected=case.expected,
             got=self.predicted[case.example_id],
-            guideline=operation.text or "" if is_worded else unworded,
+            guideline=operation.text or f"({operation.action}) {texts.get(target, target)}",
         )
 
 

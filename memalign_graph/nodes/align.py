@@ -127,18 +127,18 @@ class _Call(NodeCall):
         """Log more warnings; return them after those so far."""
         return [*self.lesson["warnings"], *self.access.log_warnings(more)]
 
-    def progress(self, stage: str, done: int, of: int, **more: Any) -> None:
+    def progress(self, stage: str, done: int, of: int) -> None:
         """Stream a custom event with the progress."""
-        event = {"type": "alignment_progress", "stage": stage, "done": done, "of": of, **more}
+        event = {"type": "alignment_progress", "stage": stage, "done": done, "of": of}
         self.runtime.stream_writer(event)
 
-    def progress_counter(self, stage: str, of: int) -> Callable[..., None]:
+    def progress_counter(self, stage: str, of: int) -> Callable[[], None]:
         """Return a thread-safe function that counts one more and streams the progress."""
         lock, numbers = threading.Lock(), count(1)
 
-        def add(**more: Any) -> None:
+        def add() -> None:
             with lock:
-                self.progress(stage, next(numbers), of, **more)
+                self.progress(stage, next(numbers), of)
 
         return add
 
@@ -240,7 +240,7 @@ async def distill_batches(step: _Call) -> StateUpdate:
             result = await distill_in_batches(io, access, chat, waiting)
         except ChatModelError as error:
             return error
-        add_progress(batch=number + 1)
+        add_progress()
         return result
 
     distilling = [distill(number) for number in range(len(batches))]
