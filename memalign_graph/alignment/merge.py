@@ -55,6 +55,11 @@ _NEIGHBORS = 10
 
 _MAX_COMMENTS = 3
 _COMMENT_CHARS = 200
+_UNRESOLVED = (
+    "{}: {!r} and {!r} contradict each other. Both stay, because at least as many other experts "
+    "support the older one, or because experts wrote both. Align with conflicts='ask', or edit or "
+    "remove one of them."
+)
 _CONTRADICTED = "It contradicts newer feedback, or a guideline that an expert wrote by hand."
 
 
@@ -392,14 +397,7 @@ def unresolved_warnings(
     """Return a warning for each contradiction that is left."""
     retired = {operation.guideline_id for operation in resolved}
     return [
-        f"{conflict.id}: {_describe(conflict.first)} and {_describe(conflict.second)} contradict "
-        "each other. Both stay, because at least as many other experts support the older one, or "
-        "because experts wrote both. Align with conflicts='ask', or edit or remove one of them."
+        _UNRESOLVED.format(conflict.id, conflict.first.text, conflict.second.text)
         for conflict in conflicts
         if retired.isdisjoint([conflict.first.guideline_id, conflict.second.guideline_id])
     ]
-
-
-def _describe(side: ConflictSide) -> str:
-    count = f"{side.experts} expert{'s' * (side.experts != 1)}"
-    return f"{side.text!r} ({'by hand' if side.by_expert else count})"

@@ -21,10 +21,10 @@ from memalign_graph.memory.recall import index_missing, vector_key_of_example
 from memalign_graph.prompts.distill import group_by_example
 from memalign_graph.scales import Scale, Value
 from memalign_graph.tracing import MeteredIO
-from memalign_graph.types import Episode, Example, Guideline
+from memalign_graph.types import Episode, Example, Guideline, Judgment
 
-JudgeFunction = Callable[[Example, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]]
-"""Judges an example with some guidelines and without some episodes."""
+JudgeFunction = Callable[..., Coroutine[Any, Any, Judgment]]
+"""Judges an example with `guidelines` and without `excluded_episode_ids`."""
 
 _SAMPLED_SHARE = 4
 """One case in so many is drawn at random; the others are the nearest to the new feedback."""
@@ -132,15 +132,17 @@ class _Replay:
         async def agreeing_id(case: ReplayCase) -> str | None:
             own = frozenset(episode.id for episode in case.episodes)
             try:
-                value = await self.judge(case.example, guidelines, own)
+                judgment = await self.judge(
+                    case.example, guidelines=guidelines, excluded_episode_ids=own
+                )
             except MemAlignError as error:
                 if not is_about_prompt(error):
                     raise
                 self.failed[case.example_id] = error
                 return None
-            if values_agree(self.access.criterion.scale, value, case.expected):
+            if values_agree(self.access.criterion.scale, judgment.value, case.expected):
                 return case.example_id
-            self.predicted[case.example_id] = value
+            self.predicted[case.example_id] = judgment.value
             return None
 
         judging = [agreeing_id(case) for case in cases if case.example_id not in self.failed]
@@ -158,9 +160,7 @@ class _Replay:
             middle = (len(suspects) + 1) // 2
             halves = [half for half in (suspects[:middle], suspects[middle:]) if half]
             without = [[item for item in operations if item not in half] for half in halves]
-            agreeing = await self.io.gather(
-                [self.agreeing(tried, self.guidelines_after(rest)) for rest in without], self.limit
-            )
+            agreeing = [await self.agreeing(tried, self.guidelines_after(rest)) for rest in without]
             best, suspects = max(zip(agreeing, halves, strict=True), key=lambda half: len(half[0]))
             if len(best) <= _SLACK:
                 return None

@@ -173,10 +173,8 @@ def feedback_in_log(view: MemoryView) -> dict[tuple[str, str], datetime]:
 async def revise(
     io: IO, access: MemoryAccess, episode_id: str, feedback: Feedback | Mapping[str, Any]
 ) -> Episode:
-    if not isinstance(episode_id, str):
-        raise InvalidInputError("episode_id: expected an episode's id as a string.")
     view = await access.refresh(io)
-    purges, stored = view.purges(), view.episodes([episode_id]).get(episode_id)
+    purges, stored = view.purges(), view.episodes([str(episode_id)]).get(str(episode_id))
     if stored is None:
         raise InvalidInputError(
             f"episode_id: {access.criterion.name!r} has no episode {show_value(episode_id)}. "
@@ -285,22 +283,13 @@ async def record_judgments(
     """
     view = await access.refresh(io)
     purges, now = view.purges(), datetime.now(UTC)
-    judged = [
-        Episode.model_validate(
-            {
-                **row.content,
-                "judgment": {
-                    **judgments[row.example_id].to_json(),
-                    "rationale": "",
-                    # Why the expert was asked stays true of the answer.
-                    "review": row.past_verdict and row.past_verdict.review,
-                },
-                "other_verdicts": row.verdicts,
-                "updated_at": now,
-            }
-        )
-        for row in view.rows()
-        if row.example_id in judgments and (replaces or row.past_verdict is None)
-    ]
+    judged: list[Episode] = []
+    for row in view.rows():
+        if row.example_id in judgments and (replaces or row.past_verdict is None):
+            # Why the expert was asked stays true of the answer.
+            review = row.past_verdict and row.past_verdict.review
+            judgment = {**judgments[row.example_id].to_json(), "rationale": "", "review": review}
+            changes = {"judgment": judgment, "other_verdicts": row.verdicts, "updated_at": now}
+            judged.append(Episode.model_validate({**row.content, **changes}))
     if judged:
         await write_fact(io, access, purges, JUDGE_CASES, {}, episodes=judged, replaces=replaces)

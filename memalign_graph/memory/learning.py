@@ -60,7 +60,7 @@ async def edit_guideline(
     author = check_name(author, "author")
     view = await access.refresh(io)
     purges, (_, guidelines, revisions) = view.purges(), view.current
-    guideline = _guideline(guidelines, access, guideline_id)
+    guideline = _guideline(access, guidelines, guideline_id)
     if guideline.text == text and guideline.origin == "expert":
         return guideline
     same = guideline_with_text(guidelines, text, except_id=guideline_id)
@@ -86,20 +86,18 @@ async def remove_guideline(
 ) -> Guideline:
     author = check_name(author, "author")
     view = await access.refresh(io)
-    guideline = _guideline(view.guidelines, access, guideline_id)
+    guideline = _guideline(access, view.guidelines, guideline_id)
     change = {"retired": [GuidelineTombstone(id=guideline_id, is_settled=True)]}
     await write_fact(io, access, view.purges(), "remove_guideline", change, author=author)
     return guideline
 
 
-def _guideline(
-    guidelines: Sequence[Guideline], access: MemoryAccess, guideline_id: str
-) -> Guideline:
+def _guideline(access: MemoryAccess, guidelines: Sequence[Guideline], key: str) -> Guideline:
     for guideline in guidelines:
-        if guideline.id == guideline_id:
+        if guideline.id == key:
             return guideline
     raise InvalidInputError(
-        f"guideline_id: {access.criterion.name!r} has no guideline {show_value(guideline_id)}. "
+        f"guideline_id: {access.criterion.name!r} has no guideline {show_value(key)}. "
         "`guidelines()` lists them."
     )
 
@@ -151,13 +149,11 @@ async def commit_lesson(
     # A model that read purged feedback may repeat it in any operation.
     purged = bool(view.purges(gone - episodes.keys()))
     valid, left_pending = ([], same) if purged else valid_operations(operations, active, gone)
-    left_pending = left_pending | {*skipped_episode_ids}
-    fresh = same - left_pending
-    if not is_redistilling:
-        fresh = {key for key in fresh if episodes[key].status == "pending"}
+    distilled = same - left_pending - {*skipped_episode_ids}
+    pending = {key for key in distilled if episodes[key].status == "pending"}
     table = GuidelineTable(
         active,
-        usable_sources=fresh,
+        usable_sources=distilled if is_redistilling else pending,
         bylines=bylines_by_episode(view) if valid and not is_redistilling else None,
         is_redistilling=is_redistilling,
     )
@@ -165,7 +161,7 @@ async def commit_lesson(
         table.apply(operation)
     hashes = view.feedback_hashes()
     lesson: dict[str, Any] = {
-        "read": {key: hashes[key] for key in sorted(fresh) if episodes[key].status == "pending"},
+        "read": {key: hashes[key] for key in sorted(pending)},
         "guidelines": [
             GuidelineRevision.of(
                 guideline,
@@ -186,7 +182,7 @@ async def commit_lesson(
     decided = {op.guideline_id or "": None for op in operations if not op.episode_ids}
     staying = [table.after[key].text for key in decided if key in table.after]
     return {
-        "episode_ids": sorted(same - left_pending),
+        "episode_ids": sorted(distilled),
         "guidelines": table.outcome,
         "memory_version": view.version,
         "warnings": [

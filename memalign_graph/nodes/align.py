@@ -49,7 +49,7 @@ from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate, require_channel
 from memalign_graph.settings import Alignment
 from memalign_graph.tracing import MeteredIO
-from memalign_graph.types import Episode, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import Episode, Feedback, Guideline, Judgment
 
 _OUTDATED = (
     "{} record(s) do not count, because memory has newer feedback of the same expert on the same "
@@ -309,20 +309,11 @@ async def replay_cases(step: _Call) -> StateUpdate:
     """Judge seen cases again, and drop guidelines that regress them."""
     lesson, judge = step.lesson, without_measuring(step.resources.judge)
     judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
-
-    async def judge_case(
-        example: Example, guidelines: Sequence[Guideline], excluded_episode_ids: frozenset[str]
-    ) -> Any:
-        judgment = await judge_leaving_out(
-            judging, example, guidelines=guidelines, excluded_episode_ids=excluded_episode_ids
-        )
-        return judgment.value
-
     rewordings = load_operations(lesson["rewordings"])
     retained, outcome = await replay(
         step.io,
         step.access,
-        judge_case,
+        partial(judge_leaving_out, judging),
         [*rewordings, *load_operations(lesson["operations"])],
         max_cases=step.options.replay_cases,
         limit=step.max_concurrency,
@@ -409,15 +400,14 @@ async def judge_cases(step: _Call) -> StateUpdate:
     unjudged = unjudged_cases(view.rows(), access.criterion.scale)
     guidelines = await access.guidelines(io)
     episodes = await access.episodes(io, unjudged)
-    examples = {episode.example_id: episode.example for episode in episodes.values()}
     step.progress("judge", 0, len(unjudged))
     add_progress = step.progress_counter("judge", len(unjudged))
     judgments: dict[str, Judgment] = {}
     failures: list[MemAlignError] = []
 
-    async def judge_case(example_id: str, example: Example) -> None:
+    async def judge_case(case: Episode) -> None:
         try:
-            judgments[example_id] = await judge_as_new(judging, example, guidelines)
+            judgments[case.example_id] = await judge_as_new(judging, case.example, guidelines)
         except MemAlignError as error:
             if not is_about_prompt(error):
                 raise
@@ -425,7 +415,7 @@ async def judge_cases(step: _Call) -> StateUpdate:
         finally:
             add_progress()
 
-    await io.gather([judge_case(*item) for item in examples.items()], step.max_concurrency)
+    await io.gather(list(map(judge_case, episodes.values())), step.max_concurrency)
     await record_judgments(io, access, judgments)
     await clear_cached_replies(io, access)
     counts = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)

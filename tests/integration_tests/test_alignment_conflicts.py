@@ -202,7 +202,7 @@ async def test_guideline_of_more_experts_is_kept(bench: Bench) -> None:
     assert sides == [(2, 1), (1, 1)]
     a, b = (conflict["id"] for conflict in report["conflicts"])
     first, second = report["warnings"]
-    assert first.startswith(f"{a}: {OLD_A!r} (2 experts) and {NEW_A!r} (1 expert) contradict")
-    assert second.startswith(f"{b}: {OLD_B!r} (1 expert) and {NEW_B!r} (1 expert) contradict")
+    assert first.startswith(f"{a}: {OLD_A!r} and {NEW_A!r} contradict")
+    assert second.startswith(f"{b}: {OLD_B!r} and {NEW_B!r} contradict")
     memory = bench.memory(model=bench.server.chat_model())
     assert memory.consolidate()["warnings"] == [first, second]

@@ -3,16 +3,18 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import ChatModelError, Episode, Example, Guideline, JudgeMemory
+from memalign_graph import ChatModelError, Episode, Example, Guideline, JudgeMemory, Judgment
 from memalign_graph.alignment.replay import _is_beyond_chance, replay, select_cases
 from memalign_graph.alignment.report import Replay
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.tracing import MeteredIO
+from tests.builders import make_judgment
 from tests.unit_tests.alignment.alignment_cases import CRITERION, add
 
 
@@ -61,9 +63,10 @@ def replayed(
     """Replay with a judge that is told a case's number and the guidelines' texts."""
 
     async def judge_case(
-        example: Example, guidelines: Sequence[Guideline], _excluded: frozenset[str]
-    ) -> bool:
-        return judge(int(str(example.inputs).split()[1]), {each.text for each in guidelines})
+        example: Example, *, guidelines: Sequence[Guideline], **_: Any
+    ) -> Judgment:
+        number, texts = int(str(example.inputs).split()[1]), {each.text for each in guidelines}
+        return make_judgment(example.id, value=judge(number, texts))
 
     return run_sync(
         replay(
