@@ -34,7 +34,7 @@ from memalign_graph.prompts.distilled import DistillResult, ModelError, read_dis
 from memalign_graph.settings import DEFAULT_BATCH_SIZE
 from memalign_graph.types import Criterion, Episode, Guideline
 
-_MAX_CONCURRENCY = 32
+MAX_CONCURRENCY = 32
 _MAX_SINGLE_COMMENTS = 3  # that a small model distills one by one
 _MAX_SOURCES = 50
 """A guideline is reworded from its newest sources."""
@@ -155,8 +155,7 @@ async def distill_in_batches(
                 half = len(waiting) // 2
                 parts += [waiting[half:], waiting[:half]]
                 continue
-            for episode in waiting:
-                result += failed(access, chat, episode, error)
+            result = sum((failed(access, chat, each, error) for each in waiting), result)
         else:
             parts += [] if leaves_rest else [waiting]
     return result
@@ -196,7 +195,7 @@ async def reword_pending(
     access: MemoryAccess,
     chat: BaseChatModel,
     *,
-    limit: int = _MAX_CONCURRENCY,
+    limit: int = MAX_CONCURRENCY,
     max_guidelines: int | None = None,
 ) -> DistillResult:
     """Reword the pending guidelines whose attempts are not used up."""

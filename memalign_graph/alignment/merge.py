@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from memalign_graph.alignment.distill import redistill
+from memalign_graph.alignment.distill import MAX_CONCURRENCY, redistill
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.asking import ask_with_retry, with_schema
@@ -48,7 +48,6 @@ from memalign_graph.prompts.fences import escape_tags, estimate_tokens
 from memalign_graph.prompts.judge import ANSWER_TOKENS
 from memalign_graph.types import Guideline
 
-_MAX_CONCURRENCY = 32
 _MIN_COMPARED = 2
 _NEIGHBORS = 10
 """The others that a guideline is compared with if all of them do not fit into a prompt."""
@@ -164,7 +163,7 @@ async def find_relations(
         groups[-1] |= group
     unique = dict.fromkeys(tuple(sorted(group)) for group in groups)
     comparing = [_compare(io, access, chat, texts, places) for places in unique]
-    answers = await io.gather(comparing, _MAX_CONCURRENCY)
+    answers = await io.gather(comparing, MAX_CONCURRENCY)
     return Relations(
         [group for answer in answers for group in answer.duplicates],
         sorted({pair for answer in answers for pair in answer.contradictions}),

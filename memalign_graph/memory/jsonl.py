@@ -100,12 +100,10 @@ async def import_jsonl(
     hashes = {key: each for key, each in view.feedback_hashes().items() if key not in merged}
     hashes |= {key: view.row_of(merged[key]).feedback_hash for key in merged.keys() - newer}
     _, active_guidelines, revisions = view.current
-    active = {guideline.id: guideline for guideline in active_guidelines}
     guidelines: list[GuidelineRevision] = []
     for key, guideline in read.guidelines.items():
-        if key in active and _rank(active[key]) >= _rank(guideline):
-            continue
-        if guideline_with_text(active_guidelines, guideline.text, except_id=key):
+        stays = key in revisions and _rank(revisions[key]) >= _rank(guideline)
+        if stays or guideline_with_text(active_guidelines, guideline.text, except_id=key):
             continue
         sources = {each: hashes[each] for each in guideline.episode_ids if each in hashes}
         is_whole = len(sources) == len(guideline.episode_ids)
@@ -130,7 +128,7 @@ async def import_jsonl(
     return list(view.episodes(read.episodes).values())
 
 
-def _rank(guideline: Guideline) -> tuple[bool, datetime]:
+def _rank(guideline: Guideline | GuidelineRevision) -> tuple[bool, datetime]:
     """Rank wordings of one guideline: by hand first, then newer ones."""
     return guideline.origin == "expert", guideline.updated_at
 
