@@ -136,6 +136,7 @@ async def test_failing_model_raises_one_sentence(bench: Bench, fault: Any, hint:
     assert hint in message
     assert "\n" not in message
     assert caught.value.__cause__ is not None
+    assert caught.value.is_refusal is (fault == context_length_exceeded())
     bench.server.reset()
     result = await bench.invoke(bench.judge_graph(), None)
     assert result["judgment"]["value"] is True

@@ -349,13 +349,6 @@ def test_refused_prompt_and_outage_are_distinguished_for_each_client(
     assert caught.value.is_refusal is is_refusal
 
 
-def test_page_in_place_of_an_answer_is_an_outage(drive: Drive, server: LoopbackServer) -> None:
-    server.responder = lambda _: Raw(200, "<html>Down for maintenance.</html>", "text/html")
-    with pytest.raises(ChatModelError) as caught:
-        drive(lambda io: say(io, server))
-    assert caught.value.is_refusal is False
-
-
 @pytest.mark.parametrize(
     "refused",
     [
