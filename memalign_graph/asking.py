@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from copy import copy
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableSequence
@@ -22,16 +22,8 @@ T = TypeVar("T")
 cached_answers: ContextVar[list[tuple[BaseStore, PutOp]]] = ContextVar("memalign_cached_answers")
 """How to delete the answers to one question from the caches that keep them."""
 
-PURPOSES = {
-    "guideline_operations": "distil",
-    "expert_questions": "distil",
-    "guideline_questions": "distil",
-    "rewritten_outputs": "distil",
-    "guideline_relations": "compare",
-    "feedback_question": "clarify",
-    "judgment": "judge",
-}
-"""The purpose of a call in traces, by the title of the answer's schema."""
+Purpose = Literal["judge", "distil", "compare", "clarify"]
+"""What a structured answer is for, as traces name it."""
 
 
 async def ask_with_retry(
@@ -80,14 +72,15 @@ async def ask_with_retry(
     raise failure
 
 
-def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
+def with_schema(
+    model: BaseChatModel, schema: dict[str, Any], purpose: Purpose = "judge"
+) -> StructuredModel:
     """Bind a chat model to the JSON Schema of its answers.
 
     Raises:
         InvalidInputError: The model has no structured output.
     """
     key, name = digest([reply_key(model), schema]), model_name_of(model)
-    purpose = PURPOSES.get(schema.get("title", ""), "judge")
 
     def bind(model: BaseChatModel, **options: Any) -> Runnable[Any, Any]:
         parameters = inspect.signature(type(model).with_structured_output).parameters

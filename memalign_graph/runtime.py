@@ -14,7 +14,7 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore
 
 from memalign_graph import models
-from memalign_graph.asking import with_schema
+from memalign_graph.asking import Purpose, with_schema
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
 from memalign_graph.evidence.confidence import asks_checks
 from memalign_graph.io import IO, AsyncIO, SyncIO, run_sync
@@ -131,10 +131,12 @@ class Clients:
             return self.chat_model(judge.distill_model)
         return self.judge_model(judge, model)
 
-    def structured_model(self, model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
+    def structured_model(
+        self, model: BaseChatModel, schema: dict[str, Any], purpose: Purpose = "judge"
+    ) -> StructuredModel:
         """Return a chat model bound to a schema; both must live as long as the graph."""
         key = (id(model), id(schema))
-        return self._bound.get(key, lambda: (model, schema, with_schema(model, schema)))[2]
+        return self._bound.get(key, lambda: (model, schema, with_schema(model, schema, purpose)))[2]
 
 
 class JudgeResources:

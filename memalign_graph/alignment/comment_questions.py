@@ -122,7 +122,7 @@ async def _wordings(io: IO, access: MemoryAccess, chat: BaseChatModel, comment: 
     prompt = prompts.wordings_prompt(access.criterion, comment)
     result, _ = await ask_with_retry(
         io,
-        with_schema(chat, prompts.wordings_schema()),
+        with_schema(chat, prompts.wordings_schema(), "distil"),
         prompt.messages,
         lambda answer, last: read_distilled(
             prompts.with_statement(answer), prompt, drop_rejected=last
@@ -278,7 +278,7 @@ async def _rewritten(io: IO, chat: BaseChatModel, episode: Episode) -> Example |
     try:
         outputs, _ = await ask_with_retry(
             io,
-            with_schema(chat, prompts.rewrite_schema(episode)),
+            with_schema(chat, prompts.rewrite_schema(episode), "distil"),
             messages,
             lambda answer, _last: prompts.parse_rewritten(answer),
             purpose="write outputs as the expert wants them",

@@ -109,7 +109,7 @@ async def distill_episodes(
         schema = operations_schema(prompt)
     result, _ = await ask_with_retry(
         io,
-        with_schema(chat, schema),
+        with_schema(chat, schema, "distil"),
         prompt.messages,
         lambda answer, last: read_distilled(answer, prompt, drop_rejected=last),
         purpose="distil feedback",

@@ -176,7 +176,7 @@ async def _compare(
     count = len(places)
     relations, _ = await ask_with_retry(
         io,
-        with_schema(chat, relations_schema(count)),
+        with_schema(chat, relations_schema(count), "compare"),
         relations_prompt(access.criterion, [texts[place] for place in places]),
         lambda answer, _last: read_relations(answer, count),
         purpose="compare guidelines",

@@ -266,7 +266,7 @@ async def _ask_for_questions(
     if not is_small_model(chat):
         questions, _ = await ask_with_retry(
             io,
-            with_schema(chat, prompts.questions_schema(len(texts))),
+            with_schema(chat, prompts.questions_schema(len(texts)), "distil"),
             prompts.question_prompt(criterion, texts),
             lambda answer, _last: prompts.parse_questions(answer, len(texts)),
             purpose=purpose,
@@ -275,7 +275,7 @@ async def _ask_for_questions(
     prompt = wordings_prompt(criterion, texts[0])
     result, _ = await ask_with_retry(
         io,
-        with_schema(chat, wordings_schema()),
+        with_schema(chat, wordings_schema(), "distil"),
         prompt.messages,
         lambda answer, last: read_distilled(with_statement(answer), prompt, drop_rejected=last),
         purpose=purpose,

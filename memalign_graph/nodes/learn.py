@@ -48,7 +48,7 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
         )
         question, _ = await ask_with_retry(
             io,
-            step.resources.clients.structured_model(chat, clarify.QUESTION_SCHEMA),
+            step.resources.clients.structured_model(chat, clarify.QUESTION_SCHEMA, "clarify"),
             prompt.messages,
             lambda answer, _last: clarify.parse_question(answer, prompt),
             purpose="see whether the comment makes a guideline",
