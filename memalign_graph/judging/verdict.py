@@ -83,7 +83,7 @@ async def run_judge(case: Case) -> Judgment:
         rationale = f"{rationale} {overruled}".lstrip()
     # The decision's value and confidence are the judgment's.
     answered = {**vars(answer), **vars(decision), "rationale": rationale}
-    warnings = [*retrieved.warnings, *answer.warnings]
+    warnings = [*retrieved.warnings, *answer.warnings, *filter(None, [measured.warning])]
     answered["warnings"] = [*retrieved.guideline_warnings, *warnings]
     judgment = Judgment(
         **answered,
@@ -161,7 +161,7 @@ async def ask_verdict(case: Case) -> Answer:
         broken_guideline_ids=broken,
         guideline_ids=[guideline.id for guideline in prompt.guidelines],
         episode_ids=[episode.id for episode in prompt.episodes],
-        warnings=[*prompt.warnings, *filter(None, [measured.warning])],
+        warnings=prompt.warnings,
     )
 
 
@@ -207,15 +207,12 @@ async def ask_in_both_orders(case: Case) -> Answer:
     value, rationale, warning = reconcile_orders(
         scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
     )
-    measured = average_orders(straight.confidence, swapped.confidence)
-    # Of two failed measurements the first says enough.
-    others = [text for text in swapped.warnings if text != swapped.confidence.warning]
-    warnings = filter(None, [*straight.warnings, *others, measured.warning, warning])
+    warnings = filter(None, [*straight.warnings, *swapped.warnings, warning])
     return replace(
         straight,
         value=value,
         rationale=rationale,
-        confidence=measured,
+        confidence=average_orders(straight.confidence, swapped.confidence),
         broken_guideline_ids=[] if warning else straight.broken_guideline_ids,
         warnings=list(dict.fromkeys(warnings)),
     )
