@@ -22,7 +22,7 @@ T = TypeVar("T")
 cached_answers: ContextVar[list[tuple[BaseStore, PutOp]]] = ContextVar("memalign_cached_answers")
 """How to delete the answers to one question from the caches that keep them."""
 
-Purpose = Literal["judge", "distil", "compare", "clarify"]
+Purpose = Literal["judge", "check", "distil", "compare", "clarify"]
 """What a structured answer is for, as traces name it."""
 
 
@@ -31,8 +31,6 @@ async def ask_with_retry(
     model: StructuredModel,
     messages: Sequence[BaseMessage],
     parse: Callable[[dict[str, Any], bool], T],
-    *,
-    purpose: str,
 ) -> tuple[T, ChatReply]:
     """Ask for an answer; if it is invalid, tell the model why and ask once more.
 
@@ -63,8 +61,8 @@ async def ask_with_retry(
         prompt = [*messages, AIMessage(first_answer), HumanMessage(complaint)]
     wrote = excerpt(" ".join(reply.text.split()), 200)
     failure = ModelAnswerError(
-        f"The chat model {model.name} gave no answer that can be used to {purpose}, also when "
-        f"asked again: {problem}. It wrote: {wrote!r}"
+        f"The chat model {model.name} gave no answer that can be used to {model.purpose}, also "
+        f"when asked again: {problem}. It wrote: {wrote!r}"
     )
     failure.is_refusal = reply.is_refusal
     for store, deletion in cached_answers.get():

@@ -127,7 +127,6 @@ async def _wordings(io: IO, access: MemoryAccess, chat: BaseChatModel, comment: 
         lambda answer, last: read_distilled(
             prompts.with_statement(answer), prompt, drop_rejected=last
         ),
-        purpose="put a comment as a question",
     )
     wordings = [operation.question or "" for operation in result.operations]
     quoting = prompts.quoting_question(comment)
@@ -281,7 +280,6 @@ async def _rewritten(io: IO, chat: BaseChatModel, episode: Episode) -> Example |
             with_schema(chat, prompts.rewrite_schema(episode), "distil"),
             messages,
             lambda answer, _last: prompts.parse_rewritten(answer),
-            purpose="write outputs as the expert wants them",
         )
     except (ChatModelError, ModelAnswerError) as error:
         logger.warning("Questions are not validated on rewritten outputs: %s", error)

@@ -112,7 +112,6 @@ async def distill_episodes(
         with_schema(chat, schema, "distil"),
         prompt.messages,
         lambda answer, last: read_distilled(answer, prompt, drop_rejected=last),
-        purpose="distil feedback",
     )
     if small:
         await drop_refuted(io, access, chat, result, prompt.episodes.values())

@@ -179,7 +179,6 @@ async def _compare(
         with_schema(chat, relations_schema(count), "compare"),
         relations_prompt(access.criterion, [texts[place] for place in places]),
         lambda answer, _last: read_relations(answer, count),
-        purpose="compare guidelines",
     )
     return Relations(
         [[places[member] for member in group] for group in relations.duplicates],

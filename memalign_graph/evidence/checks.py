@@ -58,7 +58,6 @@ async def check_case(
     answers = await ask_questions(io, chat, example, asked, limit=limit, skips_failed=True)
     warnings: list[str] = []
     if answers is None:
-        io = TracedIO(io, lambda: {PURPOSE: "check"})
         answers, warnings = await _ask_checklist(io, chat, example, asked)
     name = model_name_of(chat)
     checks = [
@@ -154,10 +153,9 @@ async def _ask_checklist(
     try:
         answers, _ = await ask_with_retry(
             io,
-            with_schema(chat, prompts.checklist_schema(count)),
+            with_schema(chat, prompts.checklist_schema(count), "check"),
             messages,
             lambda answer, _last: prompts.parse_checklist(answer, count),
-            purpose="check a case",
         )
     except (ChatModelError, ModelAnswerError) as error:
         logger.warning("The checks of a case were not answered: %s", error)
@@ -262,14 +260,12 @@ async def fill_questions(
 async def _ask_for_questions(
     io: IO, chat: BaseChatModel, criterion: Criterion, texts: Sequence[str]
 ) -> list[str]:
-    purpose = "put guidelines as questions"
     if not is_small_model(chat):
         questions, _ = await ask_with_retry(
             io,
             with_schema(chat, prompts.questions_schema(len(texts)), "distil"),
             prompts.question_prompt(criterion, texts),
             lambda answer, _last: prompts.parse_questions(answer, len(texts)),
-            purpose=purpose,
         )
         return questions
     prompt = wordings_prompt(criterion, texts[0])
@@ -278,6 +274,5 @@ async def _ask_for_questions(
         with_schema(chat, wordings_schema(), "distil"),
         prompt.messages,
         lambda answer, last: read_distilled(with_statement(answer), prompt, drop_rejected=last),
-        purpose=purpose,
     )
     return [operation.question or "" for operation in result.operations][:1] or [""]

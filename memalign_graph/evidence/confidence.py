@@ -363,7 +363,7 @@ async def _sample_answer(
     model = with_schema(map_models(chat, varied), answer_schema(criterion))
     try:
         (value, _), _ = await ask_with_retry(
-            io, model, messages, lambda answer, _: parse_answer(answer, criterion), purpose="judge"
+            io, model, messages, lambda answer, _: parse_answer(answer, criterion)
         )
     except (ChatModelError, ModelAnswerError) as error:
         return error

@@ -132,7 +132,7 @@ async def ask_verdict(case: Case) -> Answer:
 
     try:
         (value, rationale, broken), reply = await ask_with_retry(
-            call.io, structured, prompt.messages, parse, purpose="judge"
+            call.io, structured, prompt.messages, parse
         )
     except (ChatModelError, ModelAnswerError) as error:
         if not (error.is_refusal and prompt.episodes):

@@ -51,7 +51,6 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
             step.resources.clients.structured_model(chat, clarify.QUESTION_SCHEMA, "clarify"),
             prompt.messages,
             lambda answer, _last: clarify.parse_question(answer, prompt),
-            purpose="see whether the comment makes a guideline",
         )
     except MemAlignError as error:
         warning = f"No clarifying question was asked, because the model failed: {error}"

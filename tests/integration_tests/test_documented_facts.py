@@ -386,7 +386,7 @@ def test_graphs_take_and_return_the_documented_keys(page: str) -> None:
 def test_purposes_in_traces_are_listed() -> None:
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     [listed] = re.findall(r"`memalign_purpose` \(([^)]*)\)", text)
-    assert {*get_args(asking.Purpose), "check", "confidence"} == {*code(listed)}
+    assert {*get_args(asking.Purpose), "confidence"} == {*code(listed)}
 
 
 def test_documented_interval_widths_match_the_formula() -> None:
