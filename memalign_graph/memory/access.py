@@ -155,10 +155,10 @@ class MemoryAccess:
     async def _facts_since(self, io: IO, newest: str) -> list[Fact] | None:
         """Read unknown facts about as new as the newest known one, or newer; None if it is gone."""
         # The kind comes first, so that `InMemoryStore` compares the times of facts alone.
-        dated = dict[str, Any](kind=FACT)
+        wanted = dict[str, Any](kind=FACT)
         if newest:
-            dated["at_us"] = {"$gte": timestamp_us(newest) - CLOCK_SKEW_US}
-        search = search_namespace(self.layout.of("facts"))._replace(filter=dated)
+            wanted["at_us"] = {"$gte": timestamp_us(newest) - CLOCK_SKEW_US}
+        search = search_namespace(self.layout.of("facts"))._replace(filter=wanted)
         [items] = await self.search(io, search)
         by_id = {item["id"]: item for item in items}
         if newest and newest not in by_id:

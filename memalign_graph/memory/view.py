@@ -58,6 +58,7 @@ class MemoryView:
         self.swept_at = LONG_AGO
         """When this process last deleted expired judgments."""
         self.sweep_offset = 0
+        """How many kept judgments that deletion has read and left."""
         self.derived_cache: dict[Any, Any] = {}
         self.last_used = 0
         self.is_loaded = False

@@ -130,10 +130,11 @@ def brute_force(vectors: Vectors, query: NDArray[np.float32], k: int) -> list[st
 
 def test_index_behaves_like_a_dict() -> None:
     index, model = VectorIndex("test"), Vectors()
-    [other] = made(1, seed=1_000).values()
+    [other], [short] = made(1, seed=1_000).values(), made(1, dimension=3).values()
     for step in range(20):
         fresh = {f"{step} {key}": vector for key, vector in made(30, seed=step).items()}
-        index.add({**dict.fromkeys(model, other), **fresh})  # known ones stay
+        # Known ones stay, and one of another dimension is left out.
+        index.add({**dict.fromkeys(model, other), **fresh, "short": short})
         model = {
             key: vector for key, vector in model.items() if int(key.rpartition(" ")[2]) % 2
         } | fresh
