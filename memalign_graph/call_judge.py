@@ -53,7 +53,7 @@ from memalign_graph.tool_calls import (
     call_example,
     call_key,
     describe_edit,
-    refusal,
+    refusal_message,
     rejection_reason,
 )
 from memalign_graph.types import Criterion, Feedback, Judgment
@@ -285,7 +285,7 @@ class CallJudge:
         judgment = Judgment.model_validate(ruling.content["judgment"])
         rule, broken = PassRule.of(self.criterion.scale, None), ruling.content["broken"]
         critique = critique_text(self.criterion, rule, judgment, None, broken, "call")
-        return refusal(ruling.call, critique)
+        return refusal_message(ruling.call, critique)
 
     async def learn(self, io: IO, ruling: Ruling, decision: Any) -> None:
         """Learn from a decision: the call that runs, or the `ToolMessage` in its place.

@@ -50,7 +50,7 @@ def call_example(call: Call, messages: Sequence[Any] | None) -> Example | None:
         return None
 
 
-def refusal(call: Call, critique: str) -> ToolMessage:
+def refusal_message(call: Call, critique: str) -> ToolMessage:
     """Return what the model gets in place of the result of a call that the judge refused."""
     text = f"The call of `{call['name']}` was refused and did not run. {critique}"
     return ToolMessage(
