@@ -321,9 +321,11 @@ def _stored_values(access: MemoryAccess, judge_key: str) -> dict[str, Value]:
     """Return the verdicts of all judges but this one; without any, its own earlier ones."""
     view, scale, values = access.view, access.criterion.scale, dict[str, Value]()
     for by_others in (True, False):
-        cases = load_cases(view, scale, judge_key, len(view.rows()), by_others=by_others)
-        untold = [case for case in cases if not case.is_told]
-        values = values or {case.example_id: case.verdict.value for case in untold if case.verdict}
+        for case in load_cases(view, scale, judge_key, len(view.rows()), by_others=by_others):
+            if case.decision.verdict and not case.decision.is_told:
+                values[case.example_id] = case.decision.verdict.value
+        if values:
+            break
     return values
 
 

@@ -2,8 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from math import nan
@@ -19,6 +19,7 @@ from memalign_graph.agreement import (
 )
 from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.regression import Floats
+from memalign_graph.memory.facts import LONG_AGO
 from memalign_graph.memory.index import Vector
 from memalign_graph.memory.memory_state import EpisodeRow, PastVerdict
 from memalign_graph.memory.view import MemoryView
@@ -34,6 +35,23 @@ MAX_CASES = 1_000  # the newest: fitting more takes seconds at each change of a 
 
 
 @dataclass(frozen=True)
+class PastDecision:
+    """What experts answered to one judgment of a case: decisions are tested by it."""
+
+    value: Value
+    """The consensus of these answers."""
+    verdict: RawVerdict | None = None
+    """The present judge's; None for the value of a case that it did not judge."""
+    judged_at: datetime = LONG_AGO
+    """The time of the first answer; a reason added later leaves it."""
+    is_told: bool = False
+    """Whether the judge was told the value by these experts' feedback. Then only wrong verdicts
+    count."""
+    is_always_asked: bool = False
+    """Whether no verdict could have spared the question."""
+
+
+@dataclass(frozen=True)
 class EvidenceCase:
     """An example with experts' values."""
 
@@ -43,17 +61,14 @@ class EvidenceCase:
     example_id: str
     episode_ids: list[str]
     value: Value
-    """The experts' consensus."""
-    verdict: RawVerdict | None
-    """The present judge's; if these experts' feedback told it their value, only a wrong one."""
-    judged_at: datetime
-    """The time of the first feedback on the case; a reason added later leaves it."""
-    is_always_asked: bool = False
-    """Whether no verdict could have spared the question, by the first answer to one."""
-    is_told: bool = False
-    """Whether these experts' feedback told the judge their value."""
-    decisions: Sequence["EvidenceCase"] = ()
-    """The case by the answers to each of the judgments that count."""
+    """The consensus of all its experts."""
+    decisions: Sequence[PastDecision]
+    """One for each judgment that counts; if there are none, one without a verdict."""
+
+    @property
+    def decision(self) -> PastDecision:
+        """The one that is compared with the evidence: the first, before the judge was told."""
+        return min(self.decisions, key=lambda decision: decision.is_told)
 
 
 def load_cases(
@@ -79,23 +94,15 @@ def load_cases(
             rows_by_example[row.example_id].append(row)
 
     cases = []
-    for _, rows in sorted(rows_by_example.items()):
+    for example_id, rows in sorted(rows_by_example.items()):
         rows.sort(key=lambda row: (row.given_at, row.id))
         if not (values := _values(rows, scale)):
             continue
-        case = EvidenceCase(
-            vector_key=rows[0].vector_key,
-            vector=vectors[rows[0].vector_key],
-            example_id=rows[0].example_id,
-            episode_ids=sorted(row.id for row in rows),
-            value=consensus(values, scale),
-            verdict=None,
-            judged_at=rows[0].given_at,
-        )
         judged = [row for row in rows if (it := row.past_verdict) and is_present(it) != by_others]
-        if decisions := list(_decisions_on(case, judged, sources, scale)):
-            first = min(decisions, key=lambda decision: decision.is_told)
-            case = replace(first, value=case.value, decisions=decisions)
+        own_ids, value = {row.id for row in rows}, consensus(values, scale)
+        decisions = _decisions(judged, value, own_ids, sources, scale) or [PastDecision(value)]
+        key = rows[0].vector_key
+        case = EvidenceCase(key, vectors[key], example_id, sorted(own_ids), value, decisions)
         cases.append(case)
     return cases
 
@@ -104,19 +111,23 @@ def _values(rows: Sequence[EpisodeRow], scale: Scale) -> list[Value]:
     return [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
 
 
-def _decisions_on(
-    case: EvidenceCase, judged: Sequence[EpisodeRow], sources: Mapping[str, set[str]], scale: Scale
-) -> Iterator[EvidenceCase]:
-    """Yield the case by the answers to each judgment, unless it proves nothing that it is right."""
-    own_ids = {*case.episode_ids}
+def _decisions(
+    judged: Sequence[EpisodeRow],
+    case_value: Value,
+    own_ids: set[str],
+    sources: Mapping[str, set[str]],
+    scale: Scale,
+) -> list[PastDecision]:
+    """Return what experts answered to each judgment of a case, if that proves anything."""
     answers_by_judgment: dict[str | None, list[EpisodeRow]] = defaultdict(list)
     for row in judged:
         answers_by_judgment[row.content["judgment"].get("id")].append(row)
+    decisions = []
     for answers in answers_by_judgment.values():
         pasts = [row.past_verdict for row in answers if row.past_verdict]
         past, values = pasts[0], _values(answers, scale)
         verdict = value_or_none(past.verdict, scale)
-        value = consensus(values, scale) if values else case.value
+        value = consensus(values, scale) if values else case_value
         # A guideline that comes from this case alone tells its value, too.
         is_told = not own_ids.isdisjoint(past.shown) or any(
             sources.get(key) and sources[key] <= own_ids for key in past.guideline_ids
@@ -125,14 +136,15 @@ def _decisions_on(
             continue
         # `migrate` also gives a verdict to feedback that nobody was asked for.
         review = next((past.review for past in pasts if past.review is not None), {})
-        yield replace(
-            case,
+        decision = PastDecision(
             value=value,
             verdict=RawVerdict(verdict, past.probabilities),
             judged_at=answers[0].first_given_at,
-            is_always_asked=not ALWAYS_ASKED.isdisjoint(review.get("reasons") or ()),
             is_told=is_told,
+            is_always_asked=not ALWAYS_ASKED.isdisjoint(review.get("reasons") or ()),
         )
+        decisions.append(decision)
+    return decisions
 
 
 def _present_judge(view: MemoryView, judge_key: str | None) -> Callable[[PastVerdict], bool]:

@@ -91,16 +91,17 @@ class EvidenceModel:
         values = [case.value for case in cases]
         self.truth = encoding.numbers(values)
         self._distinct_values = np.unique(self.truth)
-        self._judged = np.array([row for row, case in enumerate(cases) if case.verdict], dtype=int)
+        # The judge's verdicts: where it was not asked it counts as right.
+        verdicts = [case.decision.verdict or RawVerdict(case.value) for case in cases]
+        judged = [row for row, case in enumerate(cases) if case.decision.verdict]
+        self._judged = np.array(judged, dtype=int)
         # Of verdicts after the judge was told the value only wrong ones are kept, for the bound.
-        self._fair = [row for row in self._judged if not cases[row].is_told]
+        self._fair = [row for row in self._judged if not cases[row].decision.is_told]
         self._has_judge = len(self._fair) >= MIN_CASES
-        self._verdicts = encoding.numbers([case.verdict.value for case in cases if case.verdict])
+        self._verdicts = encoding.numbers([verdicts[row].value for row in judged])
         self._compared = {*encoding.class_names(self._verdicts)}
         self._usual_value = encoding.numbers([consensus(values, scale)] if values else [])
-        # The experts' values, then the judge's: where it was not asked it counts as right.
-        judge = [case.verdict or RawVerdict(case.value) for case in cases]
-        self._targets = np.hstack((encoding.rows(values), encoding.verdict_rows(judge)))
+        self._targets = np.hstack((encoding.rows(values), encoding.verdict_rows(verdicts)))
         # Not by `functools.cache`, which would keep an outdated model until a garbage collection.
         self._calibrations: dict[Kind, Calibration | None] = {}
         self._trusts: dict[tuple[Kind, float], Trust] = {}
@@ -169,7 +170,8 @@ class EvidenceModel:
         encoding, has_judge = self.encoding, self._has_judge
         if has_judge:
             fair = np.flatnonzero(np.isin(rows, self._fair))
-            newest = sorted(fair, key=lambda at: self.cases[rows[at]].judged_at)[-_MAX_COMPARED:]
+            newest = sorted(fair, key=lambda at: self.cases[rows[at]].decision.judged_at)
+            newest = newest[-_MAX_COMPARED:]
             rows, baseline, estimates = rows[newest], baseline[newest], estimates[newest]
         truth, groups = self.truth[rows], self.regression.groups[rows]
         weights, is_safe = [1.0], is_better
@@ -421,7 +423,7 @@ class EvidenceModel:
         decisions = [
             (at, decision)
             for at, row in enumerate(rows)
-            for decision in self.cases[row].decisions or [self.cases[row]]
+            for decision in self.cases[row].decisions
             if kind == "estimate" or decision.verdict
             if kind != "stated" or not isnan(encoding.stated(decision.verdict))
         ]

@@ -8,7 +8,7 @@ from functools import partial
 from memalign_graph.agreement import consensus, value_or_none, values_agree
 from memalign_graph.alignment.distill import distill_episodes
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase
+from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase, PastDecision
 from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.deciding import current_evidence_model, fit, off_loop
 from memalign_graph.io import ASYNC
@@ -128,17 +128,17 @@ async def predicted_changes(
         return [], _NO_VECTOR
     values = [*(other for _, other in _other_labels(access, feedback)), feedback.value]
     stored = next((case for case in model.cases if case.example_id == example.id), None)
-    verdict = stored.verdict if stored else None
+    verdict = stored.decision.verdict if stored else None
     if verdict is None and judgment is not None:
         verdict = RawVerdict(judgment.verdict, judgment.probabilities)
+    value = consensus(values, scale)
     case = EvidenceCase(
         vector_key=key,
         vector=vector,
         example_id=example.id,
         episode_ids=[],
-        value=consensus(values, scale),
-        verdict=verdict,
-        judged_at=datetime.now(UTC),
+        value=value,
+        decisions=[PastDecision(value, verdict, datetime.now(UTC))],
     )
     if model.needs_fit(decide):
         await fit(ASYNC, model)

@@ -219,8 +219,8 @@ def test_a_right_decision_on_a_recurring_example_hides_no_wrong_one(
         memory.remember(feedback)
     memory.trust()
     cases = load_cases(memory.access.view, criterion.scale, "new")
-    counted = cases[0].decisions or cases
-    assert [(each.verdict.value, each.value) for each in counted if each.verdict] == decisions
+    counted = [each for each in cases[0].decisions if each.verdict]
+    assert [(each.verdict.value, each.value) for each in counted] == decisions
 
 
 def test_on_numbers_a_verdict_that_is_near_hides_none_that_is_far() -> None:
@@ -265,7 +265,7 @@ def test_verdict_with_a_guideline_from_its_own_case_does_not_count() -> None:
         memory.remember(answer.model_copy(update={"judgment": judgment}))
     memory.trust()
     cases = {case.example_id: case for case in load_cases(memory.access.view, criterion.scale)}
-    assert [cases[example.id].verdict is None for example in examples] == [True, False]
+    assert [cases[example.id].decision.verdict is None for example in examples] == [True, False]
 
 
 def test_examples_with_one_text_are_cases_of_their_own() -> None:
@@ -387,7 +387,8 @@ def test_verdicts_of_another_judge_do_not_count() -> None:
     view = view_of([*old, *new])
 
     def judged(key: str | None) -> int:
-        return sum(case.verdict is not None for case in model_of(view, Boolean(), (), key).cases)
+        cases = model_of(view, Boolean(), (), key).cases
+        return sum(case.decision.verdict is not None for case in cases)
 
     assert [judged(key) for key in ("k1 gpt-9", "k2 gpt-9", "k3 gpt-9", None)] == [20, 14, 0, 14]
     assert not model_of(view, Boolean(), (), "k3 gpt-9").decides("auto")
@@ -403,7 +404,7 @@ def test_verdicts_without_a_key_count_by_the_models_name() -> None:
 
     def judged(key: str | None) -> list[str]:
         cases = model_of(view, Boolean(), (), key).cases
-        return [case.example_id[-1] for case in cases if case.verdict is not None]
+        return [case.example_id[-1] for case in cases if case.decision.verdict is not None]
 
     assert judged("k gpt-9") == ["1", "2", "4"]
     assert judged("k gpt-9-2025-04-14") == ["2", "4"]
