@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plan import markdown_table
-from memalign_graph.evidence.monitoring import DRIFT_LEVEL, bets, estimate_mean
+from memalign_graph.evidence.drift import DRIFT_LEVEL, bets
+from memalign_graph.evidence.mean import estimate_mean
 from memalign_graph.evidence.threshold import find_threshold_by_verdict
 
 _OTHERS, _ANSWERS, _A_DAY, _BASE = 2_000, 500, 5, 50  # 10,000 judgments, 100 a day, 5 % drawn

@@ -1,7 +1,7 @@
 """Types of what graphs and memories return, for annotations and for parsing results."""
 
 from memalign_graph.alignment.report import AlignmentReport
-from memalign_graph.evidence.monitoring import Drift
+from memalign_graph.evidence.drift import Drift
 from memalign_graph.evidence.threshold import Trust
 from memalign_graph.gate import GateStatus
 from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot

@@ -27,7 +27,7 @@ from memalign_graph.local.stores import open_store_async
 if TYPE_CHECKING:
     from memalign_graph.evaluation import Report
     from memalign_graph.evaluation.metrics import Estimate as Measured
-    from memalign_graph.evidence.monitoring import Estimate
+    from memalign_graph.evidence.mean import Estimate
     from memalign_graph.settings import LearnFrom
     from memalign_graph.types import Feedback
 

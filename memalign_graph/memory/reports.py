@@ -13,14 +13,8 @@ from pydantic import Field
 
 from memalign_graph.agreement import consensus_value, value_or_none, values_agree
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evidence.monitoring import (
-    MIN_LABELS,
-    Drift,
-    Estimate,
-    estimate_mean,
-    find_drift,
-    more_labels,
-)
+from memalign_graph.evidence.drift import Drift, find_drift
+from memalign_graph.evidence.mean import MIN_LABELS, Estimate, estimate_mean, more_labels
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import (

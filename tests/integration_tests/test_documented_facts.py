@@ -58,8 +58,8 @@ from memalign_graph.evidence import (
     checks,
     comparison,
     confidence,
+    drift,
     evidence_model,
-    monitoring,
     regression,
     threshold,
     value_from_checks,
@@ -292,7 +292,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     ),
     ("evaluation", r"after (\d+), (\d+), (\d+), (\d+), (\d+), \.\.\.", [*Options().sizes[:5]]),
     ("in-production", r"within (\d+) points to each side", [100 * reports._MARGIN]),
-    ("in-production", r"at most (\d+) % of all streams", [100 * monitoring.DRIFT_LEVEL]),
+    ("in-production", r"at most (\d+) % of all streams", [100 * drift.DRIFT_LEVEL]),
     (
         "confidence",
         r"at a level of (\d+) % \((\d+) % if the confidence is the evidence's\)",

@@ -15,7 +15,7 @@ PACKAGE = Path(memalign_graph.__file__).parent
 ORDER = (
     "errors identity transcript scales types agreement replies io models asking tracing "
     "state memory settings "
-    "prompts evidence.threshold evidence.monitoring memory.reports "
+    "prompts evidence.threshold evidence.mean evidence.drift memory.reports "
     "evidence alignment memory.judge_memory "
     "interrupts runtime judging nodes graphs conversation gate gate_nodes panel_form panel agents "
     "untrusted_text tool_calls call_judge approvals records bulk local integrations evaluation "

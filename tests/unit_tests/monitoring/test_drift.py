@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from memalign_graph import JudgeMemory
-from memalign_graph.evidence.monitoring import DRIFT_LEVEL, bets, find_drift
+from memalign_graph.evidence.drift import DRIFT_LEVEL, bets, find_drift
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.feedback import record_judgments
 from memalign_graph.memory.judgments import log_review

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from memalign_graph.evidence.monitoring import MIN_LABELS, Estimate, estimate_mean, more_labels
+from memalign_graph.evidence.mean import MIN_LABELS, Estimate, estimate_mean, more_labels
 
 RUNS, OTHERS = 400, 2_000
 World = tuple[list[float], list[float], list[float]]
