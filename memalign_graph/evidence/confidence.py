@@ -99,10 +99,6 @@ class Decision:
     evidence: Evidence | None = None
 
 
-def verdict_only(verdict: RawVerdict) -> Decision:
-    return Decision(verdict.value)
-
-
 def permitted_values(scale: Scale) -> list[Value]:
     """Return the values of a finite scale; empty if there are too many."""
     if isinstance(scale, Numeric):
@@ -186,12 +182,10 @@ class _AcceptAnyText:
 def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
     """Return a chat model that is asked for log-probabilities; None if it lacks the options."""
     names = {"logprobs", "top_logprobs", "max_tokens"}
-    inners = inner_models(chat)
-    # The Responses API has other options.
-    if any(getattr(inner, "use_responses_api", None) for inner in inners) or not all(
-        names <= type(inner).model_fields.keys() for inner in inners
-    ):
-        return None
+    for model in inner_models(chat):
+        # The Responses API has other options.
+        if getattr(model, "use_responses_api", None) or names - type(model).model_fields.keys():
+            return None
 
     def with_logprobs(inner: Any) -> BaseChatModel:
         top = inner.top_logprobs or (MAX_VALUES if is_small_model(chat) else _MAX_ALTERNATIVES)
@@ -283,15 +277,14 @@ async def measure_confidence(
     measured = await _letter_measurement(io, chat, criterion, messages)
     if measured.probabilities is not None:
         return measured
-    warning = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
-    if samples:
-        sample = partial(_sample_answer, io, chat, criterion, messages)
-        answers = await io.gather(list(map(sample, range(samples))), limit)
-        measured = _vote_shares(answers, criterion.scale, verdict)
-        warning = f"{warning}. {measured.warning or ''}".rstrip()
-    else:
-        warning = f"{warning}. Set samples=5 to measure it by several answers."
-    return replace(measured, warning=warning)
+    warning = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}."
+    if not samples:
+        warning = f"{warning} Set samples=5 to measure it by several answers."
+        return ConfidenceMeasurement(warning=warning)
+    sample = partial(_sample_answer, io, chat, criterion, messages)
+    answers = await io.gather(list(map(sample, range(samples))), limit)
+    measured = _vote_shares(answers, criterion.scale, verdict)
+    return replace(measured, warning=f"{warning} {measured.warning or ''}".rstrip())
 
 
 async def _letter_measurement(

@@ -18,7 +18,6 @@ from memalign_graph.evidence.confidence import (
     measure_confidence,
     usable_logprob_model,
     value_choices,
-    verdict_only,
 )
 from memalign_graph.evidence.value_from_checks import (
     Vote,
@@ -60,7 +59,7 @@ async def run_judge(case: Case) -> Judgment:
     key = call.resources.judge_key(call.chat_model)
     call = replace(call, io=TracedIO(call.io, lambda: {JUDGE_KEY: key}))
     case = replace(case, call=call)
-    decide: Callable[[RawVerdict], Decision] = verdict_only
+    decide: Callable[[RawVerdict], Decision] | None = None
     if judge.measures:
         from memalign_graph.evidence.deciding import prepare_decision  # needs numpy
 
@@ -76,7 +75,8 @@ async def run_judge(case: Case) -> Judgment:
     ask = ask_in_both_orders if judge.swap else ask_verdict
     answer = await (_ask_with_checks(case, ask) if call.asks_checks else ask(case))
     measured = answer.confidence
-    decision = decide(RawVerdict(answer.value, measured.probabilities, measured.source))
+    verdict = RawVerdict(answer.value, measured.probabilities, measured.source)
+    decision = decide(verdict) if decide else Decision(answer.value)
     rationale = answer.rationale
     if decision.value != answer.value:
         overruled = _OVERRULED.format(scale.render(decision.value), scale.render(answer.value))
