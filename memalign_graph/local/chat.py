@@ -83,6 +83,13 @@ def stop_server() -> None:
         _running = None
 
 
+@atexit.register
+def _kill_server() -> None:
+    """Do not wait for a server that starts: the weights may take minutes."""
+    if _running is not None:
+        _close(_running[0])
+
+
 def _launch(weights: Path) -> tuple[subprocess.Popen[str], Endpoint]:
     threads = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # no container, or one without a limit
@@ -211,6 +218,3 @@ def local_chat_model(**kwargs: Any) -> ChatOpenAI:
         },
     }
     return cast("ChatOpenAI", declare_small(_LocalChatOpenAI(**{**defaults, **kwargs})))
-
-
-atexit.register(stop_server)
