@@ -140,10 +140,8 @@ def _open_sqlite(
         # lock for longer, such as an unfinished `list()`, also keeps the connection alive. It is
         # closed with its last reference.
         if store_or_saver.lock.acquire(timeout=BUSY_TIMEOUT_S):
-            try:
-                store_or_saver.conn.close()
-            finally:
-                store_or_saver.lock.release()
+            store_or_saver.conn.close()
+            store_or_saver.lock.release()
 
 
 @asynccontextmanager
