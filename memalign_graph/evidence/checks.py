@@ -8,7 +8,6 @@ of natural language texts (2024), https://arxiv.org/abs/2501.00274.
 import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
 
 from langchain_core.messages import BaseMessage
 
@@ -30,6 +29,7 @@ from memalign_graph.prompts import checks as prompts
 from memalign_graph.prompts.distill_small import with_statement, wordings_prompt, wordings_schema
 from memalign_graph.prompts.distilled import read_distilled
 from memalign_graph.prompts.judge import CASE_WAS_CUT
+from memalign_graph.replies import ChatReply
 from memalign_graph.tracing import PURPOSE, TracedIO
 from memalign_graph.types import Check, Criterion, Example, Guideline
 
@@ -109,38 +109,39 @@ async def ask_yes_or_no(
     model = usable_logprob_model(chat)
     if model is None:
         return None
-    has_logprobs, has_failed = False, False
 
-    async def answer(messages: _Prompt) -> float | None:
-        nonlocal has_logprobs, has_failed
+    async def ask(messages: _Prompt) -> ChatReply | None:
         try:
             reply = await ask_with_logprobs(io, model, messages)
         except ChatModelError as error:
             if not (skips_failed or is_about_prompt(error)):
                 raise
             logger.warning("A check was not answered: %s", error)
-            has_failed = True
             return None
-        has_logprobs = has_logprobs or bool(reply.logprobs)
-        yes, no = (_word_probability(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
-        if yes + no < _MIN_YES_NO_MASS:
-            return None
-        await io.mark_usable(reply)
-        return yes / (yes + no)
+        if _probability_of_yes(reply) is not None:
+            await io.mark_usable(reply)
+        return reply
 
     # The first alone, so that the server has cached the case before the others are sent.
-    answers = [await answer(asked[0])]
-    if has_failed and len(asked) > 1:  # one question may be refused, and the next answered
-        answers.append(await answer(asked[1]))
-    if not has_logprobs:
+    replies = [await ask(asked[0])]
+    if replies[0] is None:  # one question may be refused, and the next answered
+        replies += [await ask(messages) for messages in asked[1:2]]
+    if not any(reply and reply.logprobs for reply in replies):
         return None  # some servers without log-probabilities fail if they are asked for them
-    rest = [answer(messages) for messages in asked[len(answers) :]]
-    return [*answers, *await io.gather(rest, limit)]
+    replies += await io.gather(list(map(ask, asked[len(replies) :])), limit)
+    return list(map(_probability_of_yes, replies))
 
 
-def _word_probability(logprobs: Any, word: str) -> float:
-    spellings = (word, word.lower(), word.upper())
-    return sum(share or 0.0 for share in token_probabilities(logprobs, spellings))
+def _probability_of_yes(reply: ChatReply | None) -> float | None:
+    """Return the share of yes in the probability of yes and no; None if both are unlikely."""
+    logprobs = reply and reply.logprobs
+
+    def probability(word: str) -> float:
+        spellings = (word, word.lower(), word.upper())
+        return sum(share or 0.0 for share in token_probabilities(logprobs, spellings))
+
+    yes, no = probability(prompts.YES), probability(prompts.NO)
+    return yes / (yes + no) if yes + no >= _MIN_YES_NO_MASS else None
 
 
 async def _ask_checklist(
