@@ -118,7 +118,10 @@ class EvidenceModel:
         return "leave_one_out" in vars(self)
 
     def needs_fit(self, mode: Decide) -> bool:
-        """Return whether a decision needs similar cases."""
+        """Return whether a decision needs similar cases.
+
+        A verdict on a continuous scale does, for its confidence: a judge can't state one.
+        """
         if mode == "verdict":
             return not self.encoding.choices
         return mode == "evidence" or self._has_judge
@@ -248,23 +251,20 @@ class EvidenceModel:
         encoding, value, source = self.encoding, verdict.value, verdict.source
         confidence = encoding.stated(verdict)
         kind: Kind = "stated"
-        score, evidence = log_odds(confidence), None
-        # On a continuous scale there is no probability that a judge could state.
-        if mode != "verdict" or (isnan(confidence) and not encoding.choices):
-            neighbors = self.nearest(vector) if self.needs_fit(mode) else NO_NEIGHBORS
-            estimate = self._estimate(verdict, vector, neighbors)
-            decides = False
-            if mode != "verdict":
-                evidence = self._explain(verdict.value, neighbors, estimate, mode)
-                decides = evidence.decided_by == "evidence"
-            if decides or (isnan(confidence) and len(neighbors.rows)):
-                kind, source, score = "estimate" if decides else "verdict", "evidence", 0.0
-                if estimate is not None:
-                    value = estimate.value if decides else value
-                    name = encoding.scale.render(value)
-                    confidence = (estimate.probabilities or {}).get(name, nan)
-                    numbers = encoding.numbers([value])
-                    [score] = self._scores(estimate.targets[None], numbers, neighbors)
+        score, evidence, decides = log_odds(confidence), None, False
+        neighbors = self.nearest(vector) if self.needs_fit(mode) else NO_NEIGHBORS
+        estimate = self._estimate(verdict, vector, neighbors)
+        if mode != "verdict":
+            evidence = self._explain(verdict.value, neighbors, estimate, mode)
+            decides = evidence.decided_by == "evidence"
+        if decides or (isnan(confidence) and len(neighbors.rows)):
+            kind, source, score = "estimate" if decides else "verdict", "evidence", 0.0
+            if estimate is not None:
+                value = estimate.value if decides else value
+                name = encoding.scale.render(value)
+                confidence = (estimate.probabilities or {}).get(name, nan)
+                numbers = encoding.numbers([value])
+                [score] = self._scores(estimate.targets[None], numbers, neighbors)
         calibration = None if isnan(score) else self.calibration(kind)
         if calibration is not None:
             confidence = float(calibration.confidences(score))
