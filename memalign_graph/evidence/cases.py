@@ -36,12 +36,12 @@ MAX_CASES = 1_000  # the newest: fitting more takes seconds at each change of a 
 
 @dataclass(frozen=True)
 class PastDecision:
-    """What experts answered to one judgment of a case: decisions are tested by it."""
+    """One judgment of a case, and the value that experts gave in answer to it."""
 
     value: Value
-    """The consensus of these answers."""
+    """Their consensus."""
     verdict: RawVerdict | None = None
-    """The present judge's; None for the value of a case that it did not judge."""
+    """The present judge's; None if there is only the experts' value of the case."""
     judged_at: datetime = LONG_AGO
     """The time of the first answer; a reason added later leaves it."""
     is_told: bool = False
