@@ -316,8 +316,7 @@ def average_orders(
         name: (share + swapped.probabilities[back.get(name, name)]) / 2
         for name, share in straight.probabilities.items()
     }
-    source = straight.source if straight.source == swapped.source else "samples"
-    return ConfidenceMeasurement(mean, source, straight.warning or swapped.warning)
+    return ConfidenceMeasurement(mean, straight.source, straight.warning or swapped.warning)
 
 
 class _NumberedCache(BaseCache):

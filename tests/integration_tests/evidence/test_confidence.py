@@ -16,11 +16,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Categorical, Criterion, Numeric, Pairwise
 from memalign_graph.evaluation.cache import AnswerCache, UsageCounter
-from memalign_graph.evidence.confidence import (
-    ConfidenceMeasurement,
-    average_orders,
-    logprob_model,
-)
+from memalign_graph.evidence.confidence import logprob_model
 from memalign_graph.models import declare_small, model_key
 from tests.conftest import CASE, Bench, judgings
 from tests.integration_tests.evidence.checks_support import LETTER, SORRY, Model, rules, said_last
@@ -319,21 +315,23 @@ async def test_samples_that_are_no_answers_are_said_and_not_counted(bench: Bench
     assert "No confidence by samples: none was an answer" in warning
 
 
-@pytest.mark.parametrize(("own", "drawn"), [(0, 0.7), (0.3, 0.3), (None, None)])
-async def test_temperature_of_samples(bench: Bench, own: float | None, drawn: float | None) -> None:
+@pytest.mark.parametrize(
+    ("setting", "own", "drawn"),
+    [
+        ("temperature", 0, {0.7}),
+        ("temperature", 0.3, {0.3}),
+        ("temperature", None, {None}),
+        ("seed", 7, {8, 9}),
+    ],
+)
+async def test_settings_of_samples(bench: Bench, setting: str, own: Any, drawn: set[Any]) -> None:
     bench.server.responder = saying(*[True] * 3)
-    model = bench.server.chat_model(temperature=own)
+    model = bench.server.chat_model(**{setting: own})
     await judged(bench, model=model, samples=2)
     first, *samples = judgings(bench.server)
-    assert first.body.get("temperature") == own
-    assert {chat.body.get("temperature") for chat in samples} == {drawn}
-    assert model.temperature == own
-
-
-async def test_samples_vary_the_seed(bench: Bench) -> None:
-    bench.server.responder = saying(*[True] * 3)
-    await judged(bench, model=bench.server.chat_model(seed=7), samples=2)
-    assert {chat.body["seed"] for chat in judgings(bench.server)} == {7, 8, 9}
+    assert first.body.get(setting) == own
+    assert {chat.body.get(setting) for chat in samples} == drawn
+    assert getattr(model, setting) == own
 
 
 @pytest.fixture
@@ -370,11 +368,3 @@ async def test_a_cache_keeps_samples_apart(bench: Bench, *, is_own: bool) -> Non
     uncached = model.model_copy(update={"cache": False})
     bench.server.responder = saying(*[True] * 6)
     assert (await judged(bench, model=uncached, samples=5))["confidence"] == 1
-
-
-def test_mean_of_log_probabilities_and_samples_counts_as_samples() -> None:
-    measured = [
-        ConfidenceMeasurement({"A": 0.6, "B": 0.4}, "logprobs"),
-        ConfidenceMeasurement({"A": 0.6, "B": 0.4}, "samples"),
-    ]
-    assert average_orders(*measured).source == "samples"
