@@ -113,16 +113,6 @@ async def test_no_log_probabilities(
     assert caplog.text.count("tells-checks-nothing gives no log-probabilities") == 1
 
 
-async def test_a_server_that_refuses_log_probabilities_is_asked_at_once(bench: Bench) -> None:
-    await rules(bench, [SORRY])
-    model = Model({SORRY: 0})
-    bench.server.responder = lambda chat: (
-        error(400, "No logprobs here.") if chat.body.get("logprobs") else model(chat)
-    )
-    [check] = (await judge(bench, model=bench.server.chat_model(max_retries=0)))["checks"]
-    assert (check["held"], check["probability"]) == (False, None)
-
-
 async def test_a_gate_quotes_the_checks_that_failed(bench: Bench) -> None:
     await rules(bench, [SORRY, BRIEF, DATE])
     bench.server.responder = lambda chat: Model(

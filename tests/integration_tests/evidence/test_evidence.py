@@ -19,6 +19,7 @@ from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.regression import KernelRegression
 from memalign_graph.review.forms import shown_judgments
 from memalign_graph.review.requests import _TEMPLATES
+from tests.builders import make_judgment
 from tests.conftest import CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.evidence.judging_support import (
     Judge,
@@ -38,16 +39,10 @@ NEXT = 98
 """A new case like those that experts found wrong, and the judge finds right."""
 
 
-def judgment(value: Any, **fields: Any) -> dict[str, Any]:
-    """What the judge had said of a case."""
-    defaults = {
-        "criterion": CRITERION.name,
-        "example_id": "",
-        "rationale": "",
-        "memory_version": "",
-    }
-    defaults["model"] = "gpt-4.1-mini-2025-04-14"  # as stored before judges had keys
-    return Judgment.model_validate({**defaults, "value": value, **fields}).to_json()
+def judgment(value: Any) -> dict[str, Any]:
+    """What the judge had said of a case, as stored before judges had keys."""
+    fields = {"criterion": CRITERION.name, "model": "gpt-4.1-mini-2025-04-14"}
+    return make_judgment(value=value, **fields).to_json()
 
 
 async def fill(bench: Bench, count: int = 24, *, judged: bool = True) -> None:

@@ -14,7 +14,6 @@ from memalign_graph.evidence.value_from_checks import (
     anchor_checks,
     are_decisive,
     check_vote,
-    combine_probabilities,
     explain_checks,
     weigh_check,
     worst_check_shift,
@@ -228,13 +227,6 @@ def test_cases_with_similar_checks_vote_and_count_more_the_more_they_are() -> No
 )
 def test_a_vote_that_tells_nothing_has_no_weight(values: list[Value], answers: list[float]) -> None:
     assert vote_of(asked_memory(values, [answers]), {ASKED: answers[0]})[1] == 0
-
-
-def test_a_vote_is_pooled_by_its_weight() -> None:
-    even, votes = {"true": 0.5, "false": 0.5}, {"true": 0.8, "false": 0.2}
-    assert combine_probabilities(even, votes, 0) == even
-    # The odds of the vote are 4, their square root is 2.
-    assert combine_probabilities(even, votes, 0.5)["true"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(("weight", "is_decisive"), [(0.3, True), (0.29, False)])

@@ -83,26 +83,27 @@ def sampled(count: int, *reasons: str) -> JudgeMemory:
     return memory_of(*answers)
 
 
+def log_all(memory: JudgeMemory, choice: ReviewChoice = DRAWN) -> None:
+    for episode in memory.episodes():
+        assert episode.judgment is not None
+        run_sync(log_review(SYNC, memory.access, episode.judgment, choice, episode.given_at))
+
+
 def test_report_tests_the_random_sample_including_doubtful_cases() -> None:
     drift = sampled(90, "unsure", "sample").review_report().drift
     assert (drift.answers, drift.has_fallen) == (90, True)
     assert (drift.before, drift.after, drift.since) == (1, 0, date(2026, 1, 3))
     doubtful = sampled(90, "unsure")
-    for episode in doubtful.episodes():
-        assert episode.judgment is not None
-        assert episode.judgment.review is not None
-        judgment, at = episode.judgment, episode.given_at
-        run_sync(log_review(SYNC, doubtful.access, judgment, episode.judgment.review, at))
+    log_all(doubtful, ReviewChoice(asks=True, reasons=["unsure"]))
     assert doubtful.review_report().drift.answers == 0
 
 
 @pytest.mark.parametrize("is_fixed", [True, False])
 def test_stored_verdicts_of_another_judge_replace_those_that_fell(*, is_fixed: bool) -> None:
-    memory = sampled(90, "sample")
-    judgments = {}
+    memory, judgments = sampled(90, "sample"), {}
+    log_all(memory)
     for episode in memory.episodes():
         assert episode.judgment is not None
-        run_sync(log_review(SYNC, memory.access, episode.judgment, DRAWN, episode.given_at))
         value = episode.value if is_fixed else episode.judgment.value
         fields = {"id": f"new {episode.id}", "value": value, "review": None}
         judgments[episode.example_id] = episode.judgment.model_copy(update=fields)
@@ -138,15 +139,9 @@ def test_latest_decision_on_a_judgment_counts() -> None:
     assert memory.review_report().asked.asked == 1
 
 
-def log_sample(memory: JudgeMemory) -> None:
-    for episode in memory.episodes():
-        assert episode.judgment is not None
-        run_sync(log_review(SYNC, memory.access, episode.judgment, DRAWN, episode.given_at))
-
-
 def test_reasons_that_a_table_adds_leave_trust_and_drift_as_they_were() -> None:
     memory = sampled(90, "sample")
-    log_sample(memory)
+    log_all(memory)
     before = memory.trust(), memory.review_report()
     fields = {"value", "author", "example"}
     wrong = [each.model_dump(include=fields) for each in memory.episodes()[60:]]
@@ -158,7 +153,7 @@ def test_reasons_that_a_table_adds_leave_trust_and_drift_as_they_were() -> None:
 
 def test_answers_that_name_no_present_verdict_count_for_drift() -> None:
     memory = sampled(90, "sample")
-    log_sample(memory)
+    log_all(memory)
     lines = [json.loads(line) for line in memory.export_jsonl().splitlines()]
     for line in lines:
         if line["type"] == "episode":
@@ -193,7 +188,7 @@ def test_old_answers_that_are_changed_raise_no_alarm(*, is_logged: bool) -> None
         judgment = feedback.judgment.model_copy(update={"review": DRAWN})
         memory.remember(feedback.model_copy(update={"judgment": judgment}))
     if is_logged:
-        log_sample(memory)
+        log_all(memory)
     for episode in memory.episodes()[4::9]:
         memory.revise(episode.id, {"value": False})
     drift = memory.review_report().drift
