@@ -222,8 +222,8 @@ def test_a_right_decision_on_a_recurring_example_hides_no_wrong_one(
         memory.remember(feedback)
     memory.trust()
     cases = load_cases(memory.access.view, YES_NO, "new")
-    counted = [each for each in cases[0].decisions if each.verdict]
-    assert [(each.verdict.value, each.value) for each in counted] == decisions
+    counted = cases[0].decisions
+    assert [(each.verdict.value, each.value) for each in counted if each.verdict] == decisions
 
 
 def test_on_numbers_a_verdict_that_is_near_hides_none_that_is_far() -> None:
