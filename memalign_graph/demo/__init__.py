@@ -5,7 +5,6 @@ import json
 import random
 import sys
 import textwrap
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -65,16 +64,14 @@ def demo(
     terminal.note(f"chat model {model}, embeddings {embeddings}, memory in {memory}")
     rows = [{**case, "expert": case["expert"]["value"]} for case in scenario["unseen"]]
 
-    async def judge_all(when: str, store: Any) -> float:
-        began = time.monotonic()
+    async def judge_all(when: str, store: Any) -> None:
         judge = create_judge_graph(criterion, **options).compile(store=store)
         for number, row in enumerate(rows, 1):
             value = (await judge.ainvoke(_example(row)))["judgment"]["value"]
             row[when] = round(value, 2) if isinstance(value, float) else value
             terminal.note(f"{when} learning, case {number} of {len(rows)}: {row[when]}")
-        return round(time.monotonic() - began, 1)
 
-    seconds = {"before": asyncio.run(judge_all("before", InMemoryStore()))}
+    asyncio.run(judge_all("before", InMemoryStore()))
     with open_local_store(memory) as store:
         learned = JudgeMemory(store, criterion, embeddings=embeddings)
         if fresh:  # the file may hold other memories
@@ -86,21 +83,18 @@ def demo(
         feedback = [{**_example(case), **reply, "id": case["id"]} for case, reply in answered]
         for case, reply in answered:
             terminal.note(f"the expert on {case['id']}: {reply['value']}: {reply['rationale']}")
-        began = time.monotonic()
         if feedback:
             terminal.note(f"learning from {pluralize(len(feedback), 'case')}")
             align = create_alignment_graph(criterion, **options).compile(store=store)
             asyncio.run(align.ainvoke({"feedback": feedback}))
         elif not new:
             terminal.note("an earlier run learned from all cases: --fresh starts over")
-        seconds["learning"] = round(time.monotonic() - began, 1)
-        seconds["after"] = asyncio.run(judge_all("after", store))
+        asyncio.run(judge_all("after", store))
         result = {
             "cases": rows,
             "guidelines": learned.guidelines(),
             "episodes": {item.id: item.feedback_id or item.id for item in learned.episodes()},
             "conclusion": conclusion(criterion.scale, rows),
-            "seconds": seconds,
         }
     terminal.result(result, shown=render_result(criterion.scale, result))
     return 0
@@ -135,20 +129,18 @@ def _ask(
 
 def render_result(scale: "Scale", result: Mapping[str, Any]) -> list[Table | Text]:
     picture = Table("", *_WHEN, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    short, seconds = [], result["seconds"]
+    short = []
     for number, row in enumerate(result["cases"], 1):
         begins = textwrap.shorten(row["outputs"], 50, placeholder=" ...")
         short.append({**row, "id": None, "case": f"{number}  {begins}"})
         picture.add_row(f"{number}", *(_bar(scale, _distance(scale, row, when)) for when in _WHEN))
     learned = [clean(_guideline_text(item, result["episodes"])) for item in result["guidelines"]]
-    timings = ", ".join(f"{part} {taken:.0f} s" for part, taken in seconds.items())
     return [
         table(short),
         Text("\n".join(["\nWhat it learned:", *(learned or ["- nothing yet"])])),
         Text("\nHow far it was from the expert, case by case:"),
         picture,
-        Text(f"\n{result['conclusion']}"),
-        Text(f"It took {sum(seconds.values()):.0f} s: {timings}.\n{_NEXT}"),
+        Text(f"\n{result['conclusion']}\n{_NEXT}"),
     ]
 
 

@@ -38,7 +38,7 @@ def test_guideline_is_shown_with_its_cases_and_auc() -> None:
     good = Guideline(id="1", text="Say \x1b.", worth=Worth(auc=0.83, cases=8), **fields)
     bad = Guideline(id="2", text="No.", worth=Worth(auc=0.4, cases=9), status="unproven", **fields)
     result = {"cases": rows((1, 0, 1)), "guidelines": [good, bad], "episodes": {"e": "case-1"}}
-    parts = render_result(Boolean(), {**result, "seconds": {}, "conclusion": "."})
+    parts = render_result(Boolean(), {**result, "conclusion": "."})
     console = Console(width=200)
     with console.capture() as captured:
         console.print(*parts)
