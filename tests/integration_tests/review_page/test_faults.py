@@ -244,15 +244,6 @@ async def test_page_that_was_open_brings_back_nothing_that_was_purged(office: Of
     assert "rationale Too short." in bob.text
 
 
-@pytest.mark.parametrize("keep", [timedelta.max, timedelta(days=3_000 * 365)])
-async def test_judgments_kept_without_limit_are_listed(office: Office, keep: timedelta) -> None:
-    office.judge = office.judge.but(keep_judgments=keep)
-    await office.judged("Wait.")
-    [task], _ = await office.queue().list_tasks(Reviewer("ann"))
-    assert abs(datetime.now(UTC) - task.asked_at) < timedelta(minutes=5)
-    assert (await office.expert("ann", office.queue()).get("/review")).page.status_code == 200
-
-
 async def test_judgment_that_expires_soon_is_not_offered(office: Office) -> None:
     office.judge = office.judge.but(keep_judgments=timedelta(minutes=20))
     await office.judged("Wait.")
