@@ -118,15 +118,6 @@ async def test_approval_makes_no_model_call_and_embeds_nothing_again(bench: Benc
     assert len(bench.server.embeddings) == calls[1], "the case is embedded already"
 
 
-async def test_reply_is_stored_with_the_vector_of_the_embeddings_in_use(bench: Bench) -> None:
-    await bench.remember({**OTHER, "value": True})
-    await bench.invoke(bench.review_graph(), CASE)
-    embedder = bench.server.embedder(model="text-embedding-3-large", dimensions=32)
-    await bench.resume(bench.review_graph(embeddings=embedder), COLD)
-    recalled = bench.memory(embeddings=embedder).recall(CASE, 2)
-    assert [similar.example.inputs for similar in recalled] == [CASE["inputs"], OTHER["inputs"]]
-
-
 @pytest.mark.parametrize("node", ["distill_feedback", "commit_memory"])
 async def test_rerunning_a_finished_node_changes_nothing(bench: Bench, node: str) -> None:
     graph = bench.review_graph()
