@@ -83,10 +83,10 @@ async def die(*_args: Any, **_options: Any) -> None:
     ("kind", "step"),
     [
         ("comment", "distill_in_batches"),
-        ("confirmation", "commit_lesson"),
+        ("confirmation", "commit_distilled"),
         ("vague comment", "ask_with_retry"),
         ("panel", "distill_in_batches"),
-        ("panel's confirmation", "commit_lesson"),
+        ("panel's confirmation", "commit_distilled"),
     ],
 )
 async def test_feedback_forgotten_before_the_killed_run_goes_on_stays_forgotten(
