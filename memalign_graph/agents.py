@@ -113,7 +113,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             example = self._gate.example_in(state, turn, MESSAGES)
             verdict, turn_state = await self._gate.decide(io, example, turn)
         elif turn.is_revised and turn.is_last_question:
-            verdict = {**turn_state["verdict"], "status": "exhausted"}
+            # A thread of an earlier version has the verdict only in the public key.
+            verdict = {**turn_state.get("verdict", state.get(self.name)), "status": "exhausted"}
         update: StateUpdate = {self.name: verdict, self._turn_key: turn_state}
         messages = self._gate.messages_after(verdict, turn) if verdict else []
         if verdict.get("status") == "revise":

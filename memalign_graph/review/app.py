@@ -95,6 +95,11 @@ async def skip_task(page: PageRequest) -> Response:
     return await next_task(page)
 
 
+async def heartbeat(page: PageRequest) -> Response:
+    await page.queue.leases.renew(page.reviewer.name, page.task_id)
+    return Response(status_code=204)
+
+
 async def show_nearest(page: PageRequest) -> Response:
     """Show the nearest settled case; for a tool call, the nearest approved call of its tool."""
     case = (await page.open_task()).case
@@ -207,6 +212,7 @@ _PAGES: list[tuple[str, str, Handler]] = [
     ("GET", f"{_CASE}/{{form}}", show_case),  # a form that is loaded again
     ("POST", f"{_CASE}/answer", post_answer),
     ("POST", f"{_CASE}/skip", skip_task),
+    ("POST", f"{_CASE}/beat", heartbeat),
     ("POST", f"{_CASE}/effect", preview_answer),
     ("POST", f"{_CASE}/rule", preview_answer),
     ("GET", f"{_LEARNED}/changes/{{version}}", show_changes),

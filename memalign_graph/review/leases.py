@@ -1,7 +1,7 @@
-"""Who has which task open: for half an hour it is not offered to others.
+"""Who has which task open: it is not offered to others.
 
-Leases are items of the store, so that all servers on one store see them. They hold names and no
-comments.
+A lease lasts ten minutes; an open page renews it. Leases are items of the store, so that all
+servers on one store see them. They hold names and no comments.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore, Item, PutOp
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import search_namespace
 
-LEASE = timedelta(minutes=30)
+LEASE = timedelta(minutes=10)
 _KEEP_LEASES = timedelta(days=1)
 _NAMESPACE = ("memalign_review", "leases")
 
@@ -27,13 +27,14 @@ class Leases:
     async def all(self) -> list[Item]:
         """Return all leases, also those that have ended."""
         results: Any = await ASYNC.batch(self._store(), [search_namespace(_NAMESPACE)])
-        return results[0]  # type: ignore[no-any-return] # of the one search
+        # A memory may be in a namespace below.
+        return [item for item in results[0] if tuple(item.namespace) == _NAMESPACE]
 
-    async def take(self, name: str, task_id: str) -> str | None:
-        """Lease a task to an expert; returns the expert who has an earlier lease."""
+    async def renew(self, name: str, task_id: str) -> str | None:
+        """Start or renew a lease; returns the expert who has an earlier one."""
         key, leases = f"{task_id}:{name}", await self.all()
-        if not any(lease.key == key and _is_live(lease) for lease in leases):
-            await self._put(key, _lease(name, task_id))
+        begun = (lease.value["since"] for lease in leases if lease.key == key and _is_live(lease))
+        await self._put(key, _lease(name, task_id, since=next(begun, None)))
         for old in leases:
             if _age(old) > _KEEP_LEASES:
                 await self._put(old.key, None)
@@ -57,13 +58,16 @@ def holder_of(task_id: str, leases: Sequence[Item], name: str) -> str | None:
     return None if first is None or first["who"] == name else str(first["who"])
 
 
-def _lease(name: str, task_id: str, *, is_skipped: bool = False) -> dict[str, Any]:
-    since = datetime.now(UTC).isoformat()
-    return {"question": task_id, "who": name, "since": since, "skipped": is_skipped}
+def _lease(
+    name: str, task_id: str, *, since: str | None = None, is_skipped: bool = False
+) -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat()
+    ids = {"question": task_id, "who": name}
+    return {**ids, "since": since or now, "seen": now, "skipped": is_skipped}
 
 
 def _age(lease: Item) -> timedelta:
-    return datetime.now(UTC) - datetime.fromisoformat(lease.value["since"])
+    return datetime.now(UTC) - datetime.fromisoformat(lease.value["seen"])
 
 
 def _is_live(lease: Item) -> bool:

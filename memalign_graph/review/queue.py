@@ -120,7 +120,7 @@ class ReviewQueue:
             tasks, _ = await self.list_tasks(reviewer)
             for task in tasks:
                 if task.held_by is None:
-                    await self.leases.take(reviewer.name, task.id)
+                    await self.leases.renew(reviewer.name, task.id)
                     return task.id
         return None
 
@@ -134,7 +134,7 @@ class ReviewQueue:
         if case is None:
             self._listings.clear()  # they may have it still
             raise NotOpenError
-        holder = await self.leases.take(reviewer.name, task_id)
+        holder = await self.leases.renew(reviewer.name, task_id)
         return replace(make_task(task_id, case), case=case, held_by=holder)
 
     async def answer(self, answer: Answer) -> None:

@@ -4,6 +4,8 @@
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const answer = find("form.answer");
   const keys = find("#keys");
+  const place = find("[data-here]");
+  let comment = answer && find("textarea", answer);
   let pressed; // the chosen option on which a click began; keys of radio buttons also make clicks
 
   const notice = (level, text) =>
@@ -55,6 +57,16 @@
     (questions.find(isOpen) || last).scrollIntoView({ block: "nearest" });
   };
 
+  const quote = () => {
+    const text = getSelection().toString().trim().replace(/\s+/g, " ");
+    if (!text || !comment || !find("article").contains(getSelection().anchorNode)) return;
+    const before = comment.value && !/\s$/.test(comment.value) ? `${comment.value} ` : comment.value;
+    comment.value = `${before}“${text.length > 500 ? `${text.slice(0, 500)}…` : text}” `;
+    comment.dispatchEvent(new Event("input", { bubbles: true }));
+    getSelection().removeAllRanges();
+    comment.focus();
+  };
+
   // The comment on a question is the next field.
   const toComment = () => find("textarea", last?.nextElementSibling || answer).focus();
 
@@ -78,7 +90,7 @@
     if (/^\d$/.test(key)) return choose(key, event);
     if (key === "Enter" && target.closest("a, button, summary")) return;
     const button = find(`[data-key="${CSS.escape(key)}"]`);
-    const act = { w: answer && toComment, "?": () => keys.showModal() }[key] || (button && (() => button.click()));
+    const act = { w: answer && toComment, q: answer && quote, "?": () => keys.showModal() }[key] || (button && (() => button.click()));
     if (!act) return;
     event.preventDefault();
     act();
@@ -113,7 +125,15 @@
       point();
       all(".preview").forEach((preview) => preview.replaceChildren()); // they are of an earlier answer
     });
-    answer.addEventListener("focusin", point);
+    answer.addEventListener("focusin", (event) => {
+      if (event.target.matches("textarea")) comment = event.target;
+      point();
+    });
     point();
+  }
+  if (place) {
+    const body = new URLSearchParams({ token: place.dataset.token });
+    const beat = () => document.hidden || fetch(`${place.dataset.here}/beat`, { method: "POST", body }).catch(() => {});
+    setInterval(beat, 60000);
   }
 })();

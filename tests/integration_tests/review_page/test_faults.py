@@ -245,7 +245,7 @@ async def test_page_that_was_open_brings_back_nothing_that_was_purged(office: Of
 
 
 async def test_judgment_that_expires_soon_is_not_offered(office: Office) -> None:
-    office.judge = office.judge.but(keep_judgments=timedelta(minutes=20))
+    office.judge = office.judge.but(keep_judgments=timedelta(minutes=9))
     await office.judged("Wait.")
     assert await office.queue().list_tasks(Reviewer("ann")) == ([], 0)
 
@@ -290,7 +290,7 @@ async def test_leases_are_removed_after_a_day(office: Office) -> None:
     queue, now = office.queue(), datetime.now(UTC)
     for hours in (23, 25):
         seen = (now - timedelta(hours=hours)).isoformat()
-        lease = {"question": f"j-{hours}", "who": "bob", "since": seen}
+        lease = {"question": f"j-{hours}", "who": "bob", "since": seen, "seen": seen}
         key = f"j-{hours}:bob"
         await office.store.aput(("memalign_review", "leases"), key, {**lease, "skipped": True})
     await office.expert("ann", queue).get("/review/next")

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Boolean, Categorical, Criterion, Example, Feedback, Numeric, Pairwise
+from memalign_graph import (
+    Boolean,
+    Categorical,
+    Criterion,
+    Example,
+    Feedback,
+    JudgeMemory,
+    Numeric,
+    Pairwise,
+)
 from memalign_graph.interrupts import case_payload
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.guidelines import GuidelineOperation
@@ -19,7 +28,7 @@ from memalign_graph.review.answers import Answer
 from memalign_graph.review.forms import answer_fields, fields_of, parse_form
 from memalign_graph.review.requests import _TEMPLATES, SignIn
 from memalign_graph.review.tasks import Reviewer
-from tests.conftest import operations
+from tests.conftest import CRITERION, operations
 from tests.integration_tests.review_page.conftest import NAME, Expert, Office, Threads
 from tests.loopback import Rule
 
@@ -44,6 +53,14 @@ async def test_answer_is_learned_and_the_expert_is_notified(office: Office) -> N
     assert "1 case waits" in ann.text
     assert "Too cold." in (await ann.get(f"/review/learned/{NAME}")).text
     assert "0 of 1 (0%)" in (await ann.get(f"/review/standing/{NAME}")).text
+
+
+async def test_memory_below_the_leases_changes_nothing(office: Office) -> None:
+    namespace, embeddings = ["memalign_review", "leases"], office.judge.embeddings
+    memory = JudgeMemory(office.store, CRITERION, namespace=namespace, embeddings=embeddings)
+    await memory.aadd_guideline("Say sorry first.")
+    _, ann = await office.begin("Wait.")
+    assert ann.page.status_code == 200
 
 
 async def test_leased_case_is_not_offered(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
