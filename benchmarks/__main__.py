@@ -65,6 +65,10 @@ ROWS = (
     Row("concurrency", "the same by `abatch`", "concurrent_async", "share", "", 2, max),
     Row("cpu", "processor time of a judgment, {at_once} at once", "cpu", "judged", "ms", 1),
     Row("cpu", "bare calls of both models, as many and as long", "cpu", "bare", "ms", 1),
+    Row("cpu", "a judgment without the models' clients", "cpu", "without_clients", "ms", 1),
+    Row("cpu", "of it LangGraph, an empty graph", "cpu", "langgraph", "ms", 1),
+    Row("cpu", "of it LangChain, a bare call", "cpu", "langchain", "ms", 1),
+    Row("cpu", "of it ours", "cpu", "own", "ms", 1),
     Row("panel", "one example, one criterion", "panel_one"),
     Row("panel", "one example, {criteria} criteria", "panel"),
 )
@@ -126,6 +130,8 @@ def main() -> None:
     add("--peer-venv", type=Path, default=PEER_VENV, help="created if it is missing")
     add("--results", type=Path, default=here / "results", help="the folder to write to")
     options = parser.parse_args()
+    if unknown := {*options.rows.split(",")} - {*GROUPS.split(",")}:
+        parser.error(f"--rows: {', '.join(unknown)}: there is {GROUPS}")
     work = options.results / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)

@@ -18,7 +18,10 @@ import numpy.ma  # noqa: F401 - the same
 import openai.resources.chat.completions.completions
 import openai.resources.embeddings  # imported before anything is timed, too
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from langgraph.graph import StateGraph
 
 import memalign_graph.evidence.deciding
 import memalign_graph.nodes.align  # noqa: F401 - the same
@@ -33,6 +36,7 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.local import open_local_store
+from memalign_graph.state import ExampleInput, JudgeOutput, JudgeState
 
 CRITERION = Criterion(name=plan.NAME, instructions=plan.INSTRUCTIONS)
 _FILE = "memory.db"
@@ -96,6 +100,19 @@ class Ours:
         self.stack.close()
 
 
+class _InstantChat(ChatOpenAI):
+    """A chat model that costs LangChain's part of a call alone."""
+
+    async def _agenerate(self, *_: Any, **__: Any) -> ChatResult:
+        answer = AIMessage('{"rationale": "It names the step that follows.", "value": true}')
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+class _InstantEmbeddings(OpenAIEmbeddings):
+    async def aembed_documents(self, texts: list[str], *_: Any, **__: Any) -> list[list[float]]:
+        return [[float(len(text) % n + 1) for n in range(1, 1 + plan.DIMENSIONS)] for text in texts]
+
+
 class _Prompts(BaseCallbackHandler):
     """Collects the prompts of a chat model."""
 
@@ -107,10 +124,16 @@ class _Prompts(BaseCallbackHandler):
 
 
 def processor_time(ours: Ours, job: Job) -> list[dict[str, float]]:
-    """Measure the processor time of a judgment, and of bare calls with the same prompts."""
+    """Measure the processor time of a judgment, of its parts, and of bare calls."""
     schema = {"title": "verdict", "type": "object", "properties": {"value": {"type": "boolean"}}}
     chat = ours.options["model"].with_structured_output(schema, method="json_schema")
-    cases, seen = plan.cases(job.concurrent, seed=8), _Prompts()
+    cases, seen, instant = plan.cases(job.concurrent, seed=8), _Prompts(), _InstantChat()
+    instants: Any = {"model": instant, "embeddings": _InstantEmbeddings(model=plan.EMBEDDINGS)}
+    without: Any = create_judge_graph(CRITERION, **instants).compile(store=ours.store)
+    builder: Any = StateGraph(JudgeState, input_schema=ExampleInput, output_schema=JudgeOutput)
+    builder.add_sequence([(name, lambda _: {"judgment": {}}) for name in ("one", "two", "three")])
+    empty = builder.set_entry_point("one").compile()
+    at_once: Any = {"max_concurrency": job.at_once}
 
     async def for_each(call: Callable[[Any], Awaitable[Any]], items: Sequence[Any]) -> None:
         limit = asyncio.Semaphore(job.at_once)
@@ -121,21 +144,31 @@ def processor_time(ours: Ours, job: Job) -> list[dict[str, float]]:
 
         await asyncio.gather(*map(bounded, items))
 
-    def bare_calls() -> None:
+    async def bare_calls() -> None:
         embed = ours.options["embeddings"].aembed_documents
-        ours.loop.run_until_complete(for_each(chat.ainvoke, seen.prompts))
-        ours.loop.run_until_complete(for_each(embed, [[str(case)] for case in cases]))
+        await for_each(chat.ainvoke, seen.prompts)
+        await for_each(embed, [[str(case)] for case in cases])
 
-    def cpu_ms(work: Callable[[], None]) -> float:
+    works: dict[str, Callable[[], Any]] = {
+        "judged": lambda: ours.judge_graph.abatch(cases, at_once),
+        "bare": bare_calls,
+        "without_clients": lambda: without.abatch(cases, at_once),
+        "langchain": lambda: for_each(instant.ainvoke, seen.prompts),
+        "langgraph": lambda: empty.abatch(cases, at_once),
+    }
+
+    def cpu_ms(work: Callable[[], Any]) -> float:
         start = time.process_time()
-        work()
+        ours.loop.run_until_complete(work())
         return 1_000 * (time.process_time() - start) / len(cases)
 
-    judge = partial(ours.judge_all_async, cases, max_concurrency=job.at_once)
     with plan.ServerControl(job.server).without_latency():
-        judge(callbacks=[seen])  # warms up, as the first of six rounds
-        rounds = [{"judged": cpu_ms(judge), "bare": cpu_ms(bare_calls)} for _ in range(6)]
-    return rounds[1:]
+        ours.judge_all_async(cases, **at_once, callbacks=[seen])
+        # The first of six rounds warms up.
+        rounds = [{name: cpu_ms(work) for name, work in works.items()} for _ in range(6)][1:]
+    for times in rounds:
+        times["own"] = times["without_clients"] - times["langchain"] - times["langgraph"]
+    return rounds
 
 
 def session(job: Job) -> Results:

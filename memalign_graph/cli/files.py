@@ -67,8 +67,12 @@ def check_database(location: str | Path, option: str) -> None:
         is_file = not is_postgres(location)
     except InvalidInputError as error:
         raise InvalidInputError(f"{option}: {str(error).removeprefix('store: ')}") from error
-    if is_file and path.exists() and path.stat().st_size and not _is_database(path):
+    problem = None
+    if str(location) == ":memory:":
+        problem = "would be lost when the command ends: name a file"
+    elif is_file and path.exists() and path.stat().st_size and not _is_database(path):
         problem = "is not an SQLite file and is left as it is: name another"
+    if problem:
         raise InvalidInputError(f"{option}: {path} {problem}.")
 
 

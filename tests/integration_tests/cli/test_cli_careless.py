@@ -49,6 +49,7 @@ def test_file_can_require_a_namespace(shell: Shell) -> None:
         (["--field", "label=value"], "--field: 'label=value' is not understood"),
         (["--k", "-1"], "--k: -1 is below the minimum of 0. Use 0 or more."),
         (["--max-concurrency", "-2"], "Invalid value for '--max-concurrency'"),
+        (["--memory", ":memory:"], "--memory: :memory: would be lost when the command"),
         (["--memory", "."], "--memory: . is not an SQLite file and is left as it is"),
         (["--memory", "tone.yaml"], "--memory: tone.yaml is not an SQLite file and is left as"),
         (["--memory", "tone.yaml/x.db"], "tone.yaml: File exists"),
