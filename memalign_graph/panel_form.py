@@ -13,7 +13,7 @@ PanelReply = dict[str, dict[str, Any]]
 _RATIONALE = "_rationale"
 _RESERVED = ("author", "type", "decisions", interrupts.JUDGMENT_ID)
 _SHOWN_GUIDELINES = 5
-_NUMBER = re.compile(r"\s*[-+]?[\d.,]+\s*")
+_NUMBER = re.compile(r"[-+]?[\d.,]+")
 _SHAPES = (
     "reply with an object by criterion, such as {'NAME': {'value': ..., 'rationale': ...}}, of "
     "any of the criteria, or with a decision (approve, edit)"
@@ -141,7 +141,7 @@ def _parse_criterion(reply: Any, criterion: Criterion, judgment: Judgment | None
     """Parse the reply on one criterion; an error names it."""
     if _is_blank(reply):
         return {}
-    is_comment = isinstance(reply, str) and not _NUMBER.fullmatch(reply)
+    is_comment = isinstance(reply, str) and not _NUMBER.fullmatch(reply.strip())
     try:
         if not isinstance(reply, dict | list):
             with suppress(ValueError) if is_comment else nullcontext():
