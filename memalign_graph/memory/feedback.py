@@ -140,6 +140,22 @@ def date_after_known(view: MemoryView, episode_id: str, given_at: datetime) -> d
     return date_after(max([view.forgotten_at(episode_id), *dates]), given_at)
 
 
+async def take_back(
+    io: IO, access: MemoryAccess, episode_id: str, given_at: datetime, *, author: str | None
+) -> None:
+    """Undo storing feedback of this date: what it replaced is active again, if not forgotten."""
+    facts, rows = (await access.refresh(io)).facts()
+    undone = [
+        fact.id
+        for fact in without_undone(facts)
+        if fact.reason == REMEMBER
+        and fact.said.keys() == {episode_id}
+        and rows[fact.said[episode_id]].given_at == given_at
+    ]
+    if undone:
+        await access.write(io, "forget", {"undone": undone}, author=author)
+
+
 def _is_newer(view: MemoryView, row: Feedback, logged_at: datetime) -> bool:
     """Return whether a row may count again; if its expert said more since, merging decides."""
     key, is_dated = row.episode_id, "given_at" in row.model_fields_set

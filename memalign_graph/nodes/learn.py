@@ -1,5 +1,7 @@
 """Nodes that learn from an expert's reply: ask a clarifying question, distill, commit."""
 
+from datetime import datetime
+
 from memalign_graph.alignment.distill import (
     can_be_tried,
     commit_distilled,
@@ -12,7 +14,7 @@ from memalign_graph.alignment.distill import (
 from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignError
 from memalign_graph.interrupts import clarify_form
-from memalign_graph.memory.feedback import RememberResult, remember
+from memalign_graph.memory.feedback import RememberResult, remember, take_back
 from memalign_graph.models import max_input_tokens
 from memalign_graph.nodes.review import date_reply
 from memalign_graph.prompts import clarify
@@ -73,7 +75,7 @@ async def clarify_feedback(step: NodeCall) -> StateUpdate:
     if answer:  # given now: it counts after what the expert said elsewhere in the meantime
         merged = date_reply(step, merged, answer.get("given_at"))
     if merged.episode_id != feedback.episode_id:  # only the answer names its author
-        lesson["anonymous_id"] = feedback.episode_id
+        lesson["replaced"] = [feedback.episode_id, feedback.given_at.isoformat()]
     return {"feedback": merged.to_json(), "judge_lesson": lesson}
 
 
@@ -85,9 +87,10 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     # Stored before the model is called: if that fails, the next run distills it.
     stored = await _store(step)
     [episode] = stored.episodes
-    anonymous_id = lesson.pop("anonymous_id", None)
-    if anonymous_id is not None and access.view.holds(anonymous_id):
-        await access.write(io, "forget", {"forgotten": [anonymous_id]}, author=episode.author)
+    if "replaced" in lesson:
+        key, given_at = lesson.pop("replaced")
+        replaced_at = datetime.fromisoformat(given_at)
+        await take_back(io, access, key, replaced_at, author=episode.author)
     lesson = {**lesson, "warnings": [*lesson.get("warnings", []), *stored.warnings]}
     if episode.status != "pending":
         return {"judge_lesson": {**lesson, "read": {episode.id: episode.word}}}

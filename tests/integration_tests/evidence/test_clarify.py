@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.feedback import record_judgments
+from memalign_graph.nodes import learn
 from tests.conftest import (
     CASE,
     COLD,
@@ -250,6 +253,59 @@ async def test_answer_counts_after_newer_feedback(bench: Bench, author: str | No
     assert result["learned"]["episode_ids"] == [episode.id]
     [distilled] = distillings(bench.server)
     assert ANSWER in distilled.text
+
+
+async def die(*_args: Any, **_options: Any) -> None:
+    raise KeyboardInterrupt
+
+
+EARLIER = {**CASE, "value": False, "rationale": "It must give the date of delivery."}
+
+
+@pytest.mark.parametrize("gone", ["nothing", "forgotten", "purged"])
+async def test_anonymous_feedback_survives_a_comment_whose_author_only_the_answer_names(
+    bench: Bench, gone: str
+) -> None:
+    [earlier] = await bench.remember(EARLIER)
+    bench.teach("Demand the date of delivery.", earlier)
+    graph = clarifying_graph(bench)
+    await until_asked(bench, graph, {"value": False, "rationale": "Too cold."})
+    assert [episode.rationale for episode in await bench.episodes()] == ["Too cold."]
+    if gone != "nothing":
+        options: dict[str, Any] = {"purge": True} if gone == "purged" else {}
+        await bench.call(bench.memory(), "forget", episode_ids=[earlier.id], **options)
+    reply = {"rationale": ANSWER, "author": "ann"}
+    done = await bench.resume(graph, reply)
+    survives = gone == "nothing"
+    left = [(None, EARLIER["rationale"])] * survives + [("ann", JOINED)]
+    assert [(episode.author, episode.rationale) for episode in await bench.episodes()] == left
+    texts = [guideline.text for guideline in await bench.guidelines()]
+    assert ("Demand the date of delivery." in texts) == survives
+    assert (len(texts), done["learned"]["warnings"]) == (len(left), [])
+
+
+async def test_death_after_the_answer_names_its_author(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same words were given before by nobody, and the judge judged all cases meanwhile."""
+    [earlier] = await bench.remember({**CASE, "value": False, "rationale": "Too cold."})
+    graph = clarifying_graph(bench)
+    await until_asked(bench, graph, {"value": True, "rationale": "Too warm."})
+    [comment] = await bench.episodes()
+    assert comment.judgment is not None
+    judgments = {comment.example_id: comment.judgment}
+    run_sync(record_judgments(SYNC, bench.memory().access, judgments, replaces=True))
+    with monkeypatch.context() as patch:
+        patch.setattr(learn, "distill_in_batches", die)
+        with pytest.raises(KeyboardInterrupt):
+            await bench.resume(graph, {"rationale": ANSWER, "author": "ann"})
+        with pytest.raises(KeyboardInterrupt):
+            await bench.invoke(graph, None)
+    await bench.invoke(graph, None)
+    by_author = {episode.author: episode for episode in await bench.episodes()}
+    assert by_author.keys() == {None, "ann"}
+    assert by_author[None].word == earlier.word
+    assert by_author["ann"].rationale == JOINED.replace("cold", "warm", 1)
 
 
 PLANTED = {"question": "What is zqxask of it?"}
