@@ -227,7 +227,11 @@ async def distill_batches(step: _Call) -> StateUpdate:
 
     A batch that fails is left out if anything else was distilled.
     """
-    batches: list[list[str]] = step.lesson["batches"]
+    # A run that broke off under release 0.2 has these ids in a dict, or a guideline's id.
+    named = [
+        each if isinstance(each, dict) else {"episode_ids": each} for each in step.lesson["batches"]
+    ]
+    batches: list[list[str]] = [each["episode_ids"] for each in named if "episode_ids" in each]
     access, chat = step.access, step.distill_chat_model
     io = CachedRepliesIO(step.io, access)
     add_progress = step.progress_counter("distill", len(batches))

@@ -140,6 +140,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         return {"learned": None}
     io, access, feedback = step.io, step.access, step.feedback
     lesson = require_channel(step.state, "judge_lesson")
+    lesson = {"read": lesson.get("distilled", {}), **lesson}  # its name in runs of release 0.2
     warnings = [*lesson.get("warnings", [])]
     stored = await _store(step) if feedback.agrees else None  # nothing was distilled
     learned, _ = await commit_distilled(

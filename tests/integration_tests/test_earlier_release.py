@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
-from tests.conftest import CASE, COLD, Bench, Graph
+from tests.conftest import CASE, COLD, Bench, Graph, thread
 from tests.integration_tests.alignment_support import alignment
 from tests.integration_tests.gates.support import gated
 
@@ -67,3 +67,31 @@ async def test_conflict_that_waits_is_settled(bench: Bench) -> None:
     report = (await bench.resume(graph, "newer", "conflict"))["report"]
     [added], [retired] = report["guidelines"]["added"], report["guidelines"]["retired"]
     assert ("never" in added["text"], "always" in retired["text"]) == (True, True)
+
+
+async def test_alignment_that_broke_off_distills_its_batches(bench: Bench) -> None:
+    graph = alignment(bench)
+    await bench.invoke(
+        graph, {"feedback": [{**CASE, **COLD}]}, interrupt_before=["distill_batches"]
+    )
+    lesson = graph.get_state(thread("t")).values["judge_lesson"]
+    [episode_ids] = lesson["batches"]
+    batches = [{"episode_ids": episode_ids}, {"guideline_id": "a guideline that lost a source"}]
+    lesson |= {"batches": batches}
+    graph.update_state(thread("t"), {"judge_lesson": lesson}, as_node="remember_feedback")
+    report = (await bench.invoke(graph, None))["report"]
+    [added] = report["guidelines"]["added"]
+    assert (added["episode_ids"], report["batches"]) == (episode_ids, 1)
+
+
+async def test_review_that_broke_off_commits_what_it_distilled(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.invoke(graph, CASE)
+    await bench.resume(graph, COLD, interrupt_before=["commit_memory"])
+    lesson = graph.get_state(thread("t")).values["judge_lesson"]
+    lesson["distilled"] = lesson.pop("read")
+    graph.update_state(thread("t"), {"judge_lesson": lesson}, as_node="distill_feedback")
+    learned = (await bench.invoke(graph, None))["learned"]
+    [guideline] = await bench.guidelines()
+    assert learned["episode_ids"] == guideline.episode_ids
+    assert [episode.status for episode in await bench.episodes()] == ["distilled"]
