@@ -113,8 +113,16 @@ def export(
 @_command("import")
 def import_file(*, location: MemoryLocation, terminal: Terminal, file: str) -> None:
     """Import what export wrote; newer items of the memory stay. - is stdin."""
+    from langgraph.store.memory import InMemoryStore
+
+    from memalign_graph.memory.judge_memory import JudgeMemory
+
+    location.check(must_exist=False)
     with errors_in(f"FILE: {file}"):
         lines = read_text(file).split("\n")
+        if not has_table(location.memory, "store"):
+            # First into a memory that is thrown away, so that an unusable file creates none.
+            JudgeMemory(InMemoryStore(), location.criterion.criterion).import_jsonl(lines)
     with location.open(may_create=True) as memory:
         before = memory.version()
         with errors_in(f"FILE: {file}"):

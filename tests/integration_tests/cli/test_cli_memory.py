@@ -108,12 +108,13 @@ def test_export_overwrites_an_export_but_not_a_database(shell: Shell) -> None:
     assert shell.opened() == before
 
 
-def test_failed_import_changes_no_memory(shell: Shell) -> None:
+def test_failed_import_creates_and_changes_no_memory(shell: Shell) -> None:
     shell.align(ANN)
     shell.memory("export", "memory.jsonl")
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")
     ran = shell.run("memory", "import", "-c", "other.yaml", "-m", "new.db", "memory.jsonl")
     assert "memory.jsonl: line 1: it is the memory of criterion 'support_tone'" in ran.refusal
+    assert not list(shell.folder.glob("new.db*"))
     text = (shell.folder / "memory.jsonl").read_text(encoding="utf-8")
     shell.write("cut.jsonl", text[: len(text) // 2])
     before = shell.opened()
