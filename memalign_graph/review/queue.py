@@ -132,7 +132,7 @@ class ReviewQueue:
         """
         case = await self._case(reviewer, task_id, late=late)
         if case is None:
-            self._listings.clear()  # they may have it still
+            self._forget_listings()  # they may have it still
             raise NotOpenError
         holder = await self.leases.renew(reviewer.name, task_id)
         return replace(make_task(task_id, case), case=case, held_by=holder)
@@ -141,7 +141,7 @@ class ReviewQueue:
         """Store an answer, and learn from it in the background."""
         learning = await self.answers.submit(answer)
         if answer.thread_id:  # it has its interrupt until then
-            learning.add_done_callback(lambda _: self._listings.clear())
+            learning.add_done_callback(self._forget_listings)
         await self.leases.release(answer.reviewer.name, answer.task_id)
 
     async def _case(self, reviewer: Reviewer, task_id: str, *, late: bool) -> CasePayload | None:
@@ -158,14 +158,17 @@ class ReviewQueue:
         return None
 
     async def _listing(self, source: str, read: Callable[[], Awaitable[_Listed]]) -> _Listed:
-        began = time.monotonic()
-        listing, counts_until = self._listings.get(source, (None, 0.0))
+        listings, began = self._listings, time.monotonic()
+        listing, counts_until = listings.get(source, (None, 0.0))
         if listing is None or began > counts_until:
             listing = await read()
             ended = time.monotonic()
             counts_until = ended + max(_LISTING_TTL_S, _READ_SHARE * (ended - began))
-            self._listings[source] = listing, counts_until
+            listings[source] = listing, counts_until
         return listing
+
+    def _forget_listings(self, *_: Any) -> None:
+        self._listings = {}  # a listing that is being read does not get into these
 
     async def _list_kept_judgments(self, name: str) -> _Listed:
         """List the kept judgments without an answer; only those that are shown are parsed."""

@@ -218,7 +218,8 @@ async def respond(
         response = Response(status_code=400)  # nobody reads it
     except (MemAlignError, httpx.HTTPError) as error:  # the latter from the Agent Server
         fields, is_gone = ("value", "rationale", "text"), isinstance(error, NotOpenError)
-        written = {name: text for name, text in form.items() if name.rpartition(".")[2] in fields}
+        typed = {name: text for name, text in form.items() if text.strip()}
+        written = {name: text for name, text in typed.items() if name.rpartition(".")[2] in fields}
         context = {"message": str(error), "written": written, "is_gone": is_gone}
         response = page.render("error", page=page.page_context("That did not work"), **context)
         response.status_code = 404 if is_gone else 400

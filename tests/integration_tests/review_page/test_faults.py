@@ -227,6 +227,10 @@ async def test_answer_to_an_expired_judgment_is_stored_or_shown_for_copying(
         assert other.page.status_code == 404
         assert "It is not stored: copy what you want to keep." in other.text
         assert "Too &lt;cold&gt;.\nSay sorry." in other.page.text
+        other.page = ann.page
+        await other.post(f"{ann.here}/answer", rationale=" ")
+        assert "copy what you want to keep" not in other.text
+        assert other.page.status_code == 404
         assert await office.feedback() == {}
     else:
         assert await office.feedback() == {("ann", "Wait."): (False, form["rationale"])}

@@ -1,5 +1,6 @@
 """The review queue: order of the cases, and leases."""
 
+import asyncio
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -7,12 +8,14 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Example, Judge, JudgeMemory
+from memalign_graph.interrupts import case_payload
 from memalign_graph.review import queue as queue_module
+from memalign_graph.review import threads
 from memalign_graph.review.leases import Leases, holder_of
-from memalign_graph.review.queue import ReviewQueue
-from memalign_graph.review.tasks import Reviewer
+from memalign_graph.review.queue import NotOpenError, ReviewQueue
+from memalign_graph.review.tasks import Reviewer, ReviewTask, make_task
 from tests.builders import keep_reviewed
-from tests.conftest import CRITERION
+from tests.conftest import CASE, CRITERION
 
 KEPT: dict[str, list[Any]] = {
     "other 1": [],
@@ -60,3 +63,29 @@ async def test_first_lease_counts_for_ten_minutes_at_a_time() -> None:
     assert await holder_after() is None
     names = ("bob", "ann", "bob")  # the last is a heartbeat
     assert [await leases.renew(name, "j-1") for name in names] == [None, "bob", None]
+
+
+async def test_listing_that_was_read_before_an_answer_does_not_count_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+    case = case_payload("review", [CRITERION], Example(**CASE))
+    found = [make_task("t-1", case)]
+
+    async def list_threads(*_: Any) -> tuple[list[ReviewTask], int]:
+        read = [*found]
+        began.set()
+        await may_end.wait()
+        return read, len(read)
+
+    monkeypatch.setattr(threads, "list_tasks", list_threads)
+    queue = ReviewQueue([Judge(criterion=CRITERION)], store=InMemoryStore())
+    ann = Reviewer("ann", client=object())
+    listing = asyncio.create_task(queue.list_tasks(ann))
+    await began.wait()
+    found.clear()
+    with pytest.raises(NotOpenError):  # answered elsewhere
+        await queue.open(Reviewer("bob"), "t-1")
+    may_end.set()
+    assert [task.id for task in (await listing)[0]] == ["t-1"]
+    assert await queue.list_tasks(ann) == ([], 0)
