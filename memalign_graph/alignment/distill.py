@@ -333,14 +333,23 @@ async def redistill_after_forget(
         await redistill(io, access, chat())
     if forgotten.purged is not None and forgotten.purged.pending:
         episodes = await access.episodes(io, forgotten.purged.pending)
-        oldest_first = sorted(episodes.values(), key=lambda item: (item.given_at, item.id))
-        result = await distill_in_batches(io, access, chat(), oldest_first)
-        learned = await commit_lesson(
-            io, access, result.operations, result.read, failed=result.failed_attempts
-        )
-        access.log_warnings([*result.all_warnings, *learned["warnings"]])
-        if result.errors:
-            raise result.errors[0]
+        errors: list[ModelError] = []
+        # A later purge distills all of a prompt again: it has no more than in an alignment.
+        for batch in pack_batches(
+            list(episodes.values()),
+            access.criterion,
+            await access.guidelines(io),
+            max_input_tokens=max_input_tokens(chat()),
+            is_small=is_small_model(chat()),
+        ):
+            result = await distill_in_batches(io, access, chat(), [episodes[key] for key in batch])
+            learned = await commit_lesson(
+                io, access, result.operations, result.read, failed=result.failed_attempts
+            )
+            access.log_warnings([*result.all_warnings, *learned["warnings"]])
+            errors += result.errors
+        if errors:
+            raise errors[0]
     removed, left = split_removed(reduced, await access.guidelines(io))
     gone = [*forgotten.guidelines_removed, *removed]
     return replace(forgotten, guidelines_reduced=left, guidelines_removed=gone)

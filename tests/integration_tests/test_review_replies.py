@@ -246,6 +246,18 @@ async def test_redistilling_after_a_purge_retires_no_guideline_of_other_experts(
     assert "other experts support it" in caplog.text
 
 
+async def test_purge_keeps_feedback_of_other_batches_apart(bench: Bench) -> None:
+    """A later purge distills again what was read together with the purged feedback."""
+    gone, *others = await bench.remember(
+        *({**CASE, **COLD, "inputs": f"Case {number}"} for number in range(61))
+    )
+    bench.teach(REASON, gone, *others)
+    bench.server.script(*[operations({"action": "add", "text": SORRY})] * 2)
+    await bench.memory(model=bench.server.chat_model()).aforget(gone.id, purge=True)
+    facts, _ = bench.memory().access.view.facts()
+    assert [len(prompt) for prompt in facts[-2].prompts + facts[-1].prompts] == [50, 10]
+
+
 async def test_comments_cut_for_a_new_wording_are_logged_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
