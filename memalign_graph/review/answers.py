@@ -140,9 +140,13 @@ class Answers:
             return "warn", f"The case was answered before, or its thread is gone. {_STORED}."
         if run["status"] in ("error", "timeout"):
             return "warn", f"The run of this case failed. {_STORED}."
-        thread = await threads.load_thread(answer.reviewer.client, answer.thread_id)
-        pending = threads.cases_of(thread, case["criteria"]).values()
-        if any(each["kind"] == "question" for each in pending):
+        thread_id, interrupt_id = threads.parse_task_id(answer.task_id)
+        thread = await threads.load_thread(answer.reviewer.client, thread_id)
+        pending = threads.cases_of(thread, case["criteria"])
+        still = pending.get(interrupt_id, {})
+        if all(still.get(key) == case[key] for key in ("kind", "example")):
+            return "warn", f"This case still waits: answer it again. {_STORED}."
+        if any(each["kind"] == "question" for each in pending.values()):
             return "good", "Your answer is stored. A question about your comment waits now."
         if answers_another(case, reply):
             return "good", f"{_STORED}."
