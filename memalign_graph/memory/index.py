@@ -146,14 +146,15 @@ class VectorIndex:
         table = self._table
         return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * len(table.keys)
 
-    def check(self, vectors: Iterable[Vector]) -> None:
-        """Check that vectors have the index's dimension."""
+    def check(self, vectors: Iterable[Vector], dimension: int | None = None) -> None:
+        """Check that vectors have the index's dimension, or the given one if it has none."""
+        wanted = self.dimension or dimension
         for vector in vectors:
-            if self.dimension not in (None, len(vector)):
+            if wanted not in (None, len(vector)):
                 raise EmbeddingError(
                     f"The embeddings {self._embedder} return vectors of {len(vector)} dimensions, "
-                    f"but this memory has vectors of {self.dimension} under that name. Give the "
-                    "other embedder another name, or another namespace."
+                    f"but this memory has vectors of {wanted} under that name. Give the other "
+                    "embedder another name, or another namespace."
                 )
 
 

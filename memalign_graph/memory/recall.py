@@ -249,12 +249,16 @@ async def stored_vectors(io: IO, access: MemoryAccess, keys: Iterable[str]) -> d
 
 async def _store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
     """Store vectors of the dimension of the stored ones."""
-    access.view.index.check(vectors.values())
+    index, namespace, dimension = access.view.index, access.layout.vectors(access.embedder.id), None
+    if vectors and index.dimension is None:  # vectors stay after all their episodes are gone
+        stored = await first_item(io, access, namespace)
+        dimension = len(decode_vector(stored["vector"])) if stored else None
+    index.check(vectors.values(), dimension)
     items = {
         key: {"key": key, "embedder": access.embedder.id, "vector": encode_vector(vector)}
         for key, vector in vectors.items()
     }
-    await access.put(io, access.layout.vectors(access.embedder.id), items)
+    await access.put(io, namespace, items)
 
 
 async def first_item(io: IO, access: MemoryAccess, namespace: Namespace) -> Item:

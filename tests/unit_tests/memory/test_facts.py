@@ -143,7 +143,7 @@ def test_zero_vector_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
     assert embedded == []
 
 
-def test_vectors_of_another_dimension_raise_and_store_nothing() -> None:
+def test_vectors_of_another_dimension_raise_and_store_nothing(reopen: Any) -> None:
     size, store = 64, WatchedStore()
 
     def changing(texts: Sequence[str]) -> list[list[float]]:
@@ -161,6 +161,11 @@ def test_vectors_of_another_dimension_raise_and_store_nothing() -> None:
     assert store.writes == []
     size = 64
     assert len(memory.recall(QUERY)) == 1
+    memory.forget(where=lambda _: True)  # its vector stays
+    reopen()
+    size = 32
+    with pytest.raises(EmbeddingError, match=r"vectors of 32 dimensions, but .* 64"):
+        memory.remember(comment("two"))
 
 
 def test_known_vector_is_not_embedded(bench: Bench) -> None:
