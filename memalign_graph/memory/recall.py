@@ -48,8 +48,9 @@ _NEAR = 50
 _MANY_GUIDELINES = 20
 """Above this, a prompt may not fit all guidelines."""
 
+_EQUAL = 1e-5
 _TIES = 8
-"""How many more vectors are searched for, so that equally near ones are in the same order."""
+"""How many more vectors are searched for at first, so that equally near ones are in one order."""
 
 _TRUNCATED = (
     f"Inputs and outputs exceed the {MAX_BYTES:,} bytes that are embedded: similar examples are "
@@ -173,8 +174,14 @@ def _find(
 
 def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]:
     """Find the nearest vectors, ties in the same order in every process."""
-    near = view.index.search(vector, k + _TIES)
-    return sorted(near, key=lambda pair: (-round(pair[1], 5), pair[0]))[:k]
+    count = k + _TIES
+    while True:
+        near = view.index.search(vector, count)
+        # Embeddings that read the beginning of a text alone give many cases the same vector.
+        is_tied = len(near) > k and near[-1][1] >= near[k - 1][1] - _EQUAL
+        if len(near) < count or not is_tied:
+            return sorted(near, key=lambda pair: (-round(pair[1], 5), pair[0]))[:k]
+        count *= 2
 
 
 async def recall_without_episodes(

@@ -149,7 +149,7 @@ def test_index_behaves_like_a_dict() -> None:
 
 
 def test_ties_have_the_same_order_in_every_process() -> None:
-    [vector], names = normalised([[1.0, 0.0]], 1, "test"), list("0123456789")
+    [vector], names = normalised([[1.0, 0.0]], 1, "test"), [f"{number:02}" for number in range(20)]
     for order in (names, names[::-1]):
         view: Any = SimpleNamespace(index=VectorIndex("test"))
         for name in order:
