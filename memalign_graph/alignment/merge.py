@@ -59,6 +59,10 @@ _UNRESOLVED = (
     "support the older one, or because experts wrote both. Align with conflicts='ask', or edit or "
     "remove one of them."
 )
+_OVERRULED = (
+    "{}: {!r} stays, because {!r}, which was to replace it, lost another conflict. Edit or remove "
+    "it if that is wrong."
+)
 _CONTRADICTED = "It contradicts newer feedback, or a guideline that an expert wrote by hand."
 
 
@@ -387,6 +391,23 @@ def resolve_conflicts(
             )
         )
     return operations
+
+
+def overruled_warnings(
+    conflicts: Sequence[Conflict],
+    decisions: Mapping[str, str],
+    resolved: Sequence[GuidelineOperation],
+) -> list[str]:
+    """Return a warning for each decision for a guideline that another decision has retired."""
+    retired, warnings = {operation.guideline_id for operation in resolved}, list[str]()
+    for conflict in conflicts:
+        winner, loser = conflict.first, conflict.second
+        if decisions[conflict.id] == "second":
+            winner, loser = loser, winner
+        is_overruled = winner.guideline_id in retired and loser.guideline_id not in retired
+        if is_overruled and decisions[conflict.id] != "both":
+            warnings.append(_OVERRULED.format(conflict.id, loser.text, winner.text))
+    return warnings
 
 
 def unresolved_warnings(

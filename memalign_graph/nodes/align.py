@@ -24,6 +24,7 @@ from memalign_graph.alignment.distill import (
 )
 from memalign_graph.alignment.merge import (
     merge_proposals,
+    overruled_warnings,
     resolve_conflicts,
     unresolved_warnings,
 )
@@ -305,8 +306,11 @@ async def settle_conflicts(step: _Call) -> StateUpdate:
     conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
     decisions = conflict_form(step.resources.criterion, conflicts).ask(step.settings["namespace"])
     resolved = resolve_conflicts(conflicts, decisions)
-    operations = [*step.lesson["operations"], *dump_operations(resolved)]
-    return step.learned(decisions=decisions, operations=operations)
+    return step.learned(
+        decisions=decisions,
+        operations=[*step.lesson["operations"], *dump_operations(resolved)],
+        warnings=step.warnings(*overruled_warnings(conflicts, decisions, resolved)),
+    )
 
 
 async def replay_cases(step: _Call) -> StateUpdate:

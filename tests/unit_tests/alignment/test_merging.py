@@ -6,6 +6,7 @@ import pytest
 
 from memalign_graph.alignment.merge import (
     ProposalMerger,
+    overruled_warnings,
     resolve_conflicts,
     unresolved_warnings,
 )
@@ -191,6 +192,9 @@ def test_what_has_lost_decides_nothing() -> None:
     assert losers([conflict(1, "a", "b"), conflict(2, "a", "c")]) == {"a": "b"}
     decisions = {"C1": "second", "C2": "first", "C3": "both"}
     assert losers(chain, decisions) == losers(chain[::-1], decisions) == {"a": "b"}
+    # An expert is told of a decision that another one overrules.
+    [warning] = overruled_warnings(chain, decisions, resolve_conflicts(chain, decisions))
+    assert warning.startswith("C2: 'Rule c.' stays, because 'Rule a.', which was to replace it,")
 
 
 TEN = standing("Refunds over 500 need a manager.", *(f"e{number}" for number in range(10)))
