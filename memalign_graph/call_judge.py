@@ -319,7 +319,7 @@ class CallJudge:
             context = MemAlignContext(**ruling.content["settings"])
             learned: StateUpdate = {}
             # LangGraph first gives the results of runs that began before: of an earlier answer, or
-            # of this one. That counts once, whoever resumes the thread later.
+            # of this one. That counts once, also if another person resumes the thread later.
             while learned.get("decided") != decided:
                 learned = await call_graph(io, self._learner, state, context=context)
         except (MemAlignError, ValueError) as error:

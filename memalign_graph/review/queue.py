@@ -128,7 +128,7 @@ class ReviewQueue:
         """Open a task; raises NotOpenError if there is none or, unless `late`, it is answered.
 
         A page that is open already is late: it can be answered for as long as the store has the
-        case, also after somebody else has answered, or the judgment has expired.
+        case, also after another expert has answered, or the judgment has expired.
         """
         case = await self._case(reviewer, task_id, late=late)
         if case is None:

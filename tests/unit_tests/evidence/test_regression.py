@@ -52,22 +52,20 @@ def test_leave_one_out_equals_refitting_without_the_case(count: int, twins: int)
         assert regression.left_out[at] == pytest.approx(expected, abs=2e-4)
 
 
-def test_rewordings_are_one_group_also_if_most_cases_are_rewordings() -> None:
+@pytest.mark.parametrize(
+    ("others", "alike", "groups"),
+    [
+        pytest.param(20, 180, [*range(20), *[0] * 180], id="most cases are rewordings"),
+        pytest.param(4, 96, [*range(100)], id="a few outliers beside cases that share much text"),
+    ],
+)
+def test_groups_if_most_cases_are_alike(others: int, alike: int, groups: list[int]) -> None:
     rng = np.random.default_rng(4)
-    others = normalised(rng.normal(size=(20, 64))).astype(float)
-    changes = 0.17 * normalised(rng.normal(size=(180, 64)))
-    vectors = np.vstack((others, normalised(others[0] + changes)))
-    groups = KernelRegression(vectors, np.zeros((200, 1)), 1).groups
-    assert groups.tolist() == [*range(20), *[0] * 180]
-
-
-def test_a_few_outliers_make_no_rewordings_of_cases_that_share_much_text() -> None:
-    rng = np.random.default_rng(4)
-    outliers = normalised(rng.normal(size=(4, 64))).astype(float)
-    changes = 0.17 * normalised(rng.normal(size=(96, 64)))
-    vectors = np.vstack((outliers, normalised(outliers[0] + changes)))
-    groups = KernelRegression(vectors, np.zeros((100, 1)), 1).groups
-    assert groups.tolist() == [*range(100)]
+    apart = normalised(rng.normal(size=(others, 64))).astype(float)
+    changes = 0.17 * normalised(rng.normal(size=(alike, 64)))
+    vectors = np.vstack((apart, normalised(apart[0] + changes)))
+    regression = KernelRegression(vectors, np.zeros((len(vectors), 1)), 1)
+    assert regression.groups.tolist() == groups
 
 
 def test_near_duplicates_count_once_in_the_choice_of_ridge_and_temperature() -> None:
