@@ -3,9 +3,10 @@
 Feedback that a model can't distill stays pending and is tried a few times.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from memalign_graph.alignment.comment_questions import distill_comments, drop_refuted
 from memalign_graph.asking import ask_with_retry, with_schema
@@ -33,6 +34,8 @@ from memalign_graph.prompts.distill_small import (
 from memalign_graph.prompts.distilled import DistillResult, ModelError, read_distilled
 from memalign_graph.settings import DEFAULT_BATCH_SIZE
 from memalign_graph.types import Criterion, Episode, Guideline
+
+Source = TypeVar("Source", bound=Episode | EpisodeRow | Guideline)
 
 MAX_CONCURRENCY = 32
 _MAX_SINGLE_COMMENTS = 3  # that a small model distills one by one
@@ -199,8 +202,8 @@ async def reword_pending(
 ) -> DistillResult:
     """Reword the pending guidelines whose attempts are not used up."""
     pending = await access.pending_guidelines(io)
-    outdated = [guideline for guideline in pending if can_be_tried(access, chat, guideline)]
-    rewording = [reword(io, access, chat, guideline) for guideline in outdated[:max_guidelines]]
+    outdated = islice(can_be_tried(access, chat, pending), max_guidelines)
+    rewording = [reword(io, access, chat, guideline) for guideline in outdated]
     return sum(await io.gather(rewording, limit), DistillResult())
 
 
@@ -218,18 +221,22 @@ async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[s
 
 
 def can_be_tried(
-    access: MemoryAccess, chat: BaseChatModel, source: Episode | EpisodeRow | Guideline
-) -> bool:
-    """Return whether the source's attempts are not used up since it last changed."""
-    # Mostly nothing has failed; the ids of attempts take longer than reading the feedback.
-    return not access.view.failed_attempts() or bool(_attempts_left(access, chat, source))
+    access: MemoryAccess, chat: BaseChatModel, sources: Iterable[Source]
+) -> Iterator[Source]:
+    """Yield the sources whose attempts are not used up since they last changed."""
+    if access.view.failed_attempts():
+        key = _model_key(chat)
+        yield from (source for source in sources if _attempts_left(access, key, source))
+    else:
+        yield from sources  # mostly nothing has failed, and the ids of attempts take long
 
 
 def given_up(
-    access: MemoryAccess, chat: BaseChatModel, kind: str, sources: Iterable[Episode | Guideline]
+    access: MemoryAccess, chat: BaseChatModel, kind: str, sources: Sequence[Episode | Guideline]
 ) -> list[str]:
     """Return a warning about sources whose attempts are used up, if there are any."""
-    ids = sorted(source.id for source in sources if not can_be_tried(access, chat, source))
+    left = {source.id for source in can_be_tried(access, chat, sources)}
+    ids = sorted({source.id for source in sources} - left)
     return [_GIVEN_UP.format(len(ids), kind, MAX_ATTEMPTS, enumerate_ids(ids))] if ids else []
 
 
@@ -240,7 +247,8 @@ def count_unused(
 
     Feedback whose last attempt this was is left out: it counts as distilled, as in an alignment.
     """
-    attempts = {row.id: _attempts_left(access, chat, row) for row in rows}
+    key = _model_key(chat)
+    attempts = {row.id: _attempts_left(access, key, row) for row in rows}
     return {key: left[0] for key, left in attempts.items() if len(left) > 1}
 
 
@@ -250,21 +258,27 @@ def failed(
     """Report a failure; it counts as an attempt only if the model could be reached."""
     kind = "Feedback" if isinstance(source, Episode) else "Guideline"
     warning = f"{kind} {source.id} could not be distilled and stays pending: {error}"
-    attempts = _attempts_left(access, chat, source)[:1] if is_about_prompt(error) else []
+    left = _attempts_left(access, _model_key(chat), source)
+    attempts = left[:1] if is_about_prompt(error) else []
     return DistillResult(warnings=[warning], failed_attempts=attempts, errors=[error])
 
 
+def _model_key(chat: BaseChatModel) -> tuple[str, int]:
+    # Another window may let a prompt through that was too long.
+    return model_key(chat), max_input_tokens(chat)
+
+
 def _attempts_left(
-    access: MemoryAccess, chat: BaseChatModel, source: Episode | EpisodeRow | Guideline
+    access: MemoryAccess, key: tuple[str, int], source: Episode | EpisodeRow | Guideline
 ) -> list[str]:
-    """Return the ids of the attempts that are left to the source, the model and its settings.
+    """Return the ids of the attempts that are left to the source and the model.
 
     An attempt has an id, so that a commit that is repeated counts it once.
     """
     content = [source.text, *source.episode_ids] if isinstance(source, Guideline) else source.word
-    # Another window may let a prompt through that was too long.
-    key = ["attempt", source.id, content, model_key(chat), max_input_tokens(chat)]
-    attempts = [digest([*key, number]) for number in range(MAX_ATTEMPTS)]
+    attempts = [
+        digest(["attempt", source.id, content, *key, number]) for number in range(MAX_ATTEMPTS)
+    ]
     return [attempt for attempt in attempts if attempt not in access.view.failed_attempts()]
 
 

@@ -212,14 +212,14 @@ async def _pack(step: _Call, warnings: list[str]) -> Lesson:
     for kind, items in (("piece(s) of feedback", pending), ("pending guideline(s)", outdated)):
         warnings += given_up(access, chat, kind, items)
     batches = pack_batches(
-        [episode for episode in pending if can_be_tried(access, chat, episode)],
+        [*can_be_tried(access, chat, pending)],
         access.criterion,
         await access.guidelines(io),
         max_input_tokens=max_input_tokens(chat),
         max_batch_size=step.options.batch_size,
         is_small=is_small_model(chat),
     )
-    is_outdated = any(can_be_tried(access, chat, guideline) for guideline in outdated)
+    is_outdated = bool([*can_be_tried(access, chat, outdated)])
     return {"batches": batches, "has_pending": bool(batches) or is_outdated}
 
 

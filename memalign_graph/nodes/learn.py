@@ -1,6 +1,7 @@
 """Nodes that learn from an expert's reply: ask a clarifying question, distill, commit."""
 
 from datetime import datetime
+from itertools import islice
 
 from memalign_graph.alignment.distill import (
     can_be_tried,
@@ -100,13 +101,13 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     try:
         chat = step.distill_chat_model
         others = view.pending() - {episode.id}
-        rows = [row for row in view.rows() if row.id in others and can_be_tried(access, chat, row)]
+        rows = [row for row in view.rows() if row.id in others]
         # A comment says more than a value alone, of which there may be thousands.
         rows.sort(key=lambda row: (not row.content.get("rationale"), row.given_at, row.id))
-        pending = await access.episodes(io, [row.id for row in rows[:_MAX_PENDING]])
+        rows = [*islice(can_be_tried(access, chat, rows), _MAX_PENDING)]
+        pending = await access.episodes(io, [row.id for row in rows])
         warnings += given_up(access, chat, "piece(s) of feedback", [episode])
-        new = [episode] if can_be_tried(access, chat, episode) else []
-        waiting = [*new, *pending.values()]
+        waiting = [*can_be_tried(access, chat, [episode]), *pending.values()]
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
         used = {key for operation in result.operations for key in operation.episode_ids}
         # Pending for now: another review may be distilling it.

@@ -2,6 +2,7 @@
 
 import random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from langgraph.store.memory import InMemoryStore
@@ -10,6 +11,7 @@ from memalign_graph import ChatModelError, JudgeMemory, ModelAnswerError
 from memalign_graph.alignment.distill import MAX_ATTEMPTS, can_be_tried, failed, pack_batches
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import commit_lesson
+from memalign_graph.models import model_key
 from memalign_graph.prompts.distilled import ModelError
 from tests.loopback import LoopbackServer
 from tests.unit_tests.alignment.alignment_cases import CRITERION, episode
@@ -54,10 +56,23 @@ def test_attempts_are_counted_once_and_outages_are_none(
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
     access, chat, source = memory.access, server.chat_model(), episode(1)
     for _ in range(MAX_ATTEMPTS):
-        assert can_be_tried(access, chat, source)
+        assert [*can_be_tried(access, chat, [source])] == [source]
         result = failed(access, chat, source, error)
         assert "could not be distilled and stays pending" in result.warnings[0]
         assert len(result.failed_attempts) == is_attempt
         for _ in range(2):  # as a node that broke off does
             run_sync(commit_lesson(SYNC, access, [], {}, failed=result.failed_attempts))
-    assert can_be_tried(access, chat, source) is not is_attempt
+    assert [*can_be_tried(access, chat, [source])] == [source] * (not is_attempt)
+
+
+def test_settings_of_the_model_are_hashed_once_for_all_feedback(
+    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
+    access, chat, episodes = memory.access, server.chat_model(), [episode(n) for n in range(9)]
+    attempts = failed(access, chat, episodes[0], refused()).failed_attempts
+    run_sync(commit_lesson(SYNC, access, [], {}, failed=attempts))
+    hashed = Mock(side_effect=model_key)
+    monkeypatch.setattr("memalign_graph.alignment.distill.model_key", hashed)
+    assert [*can_be_tried(access, chat, episodes)] == episodes
+    assert hashed.call_count == 1
