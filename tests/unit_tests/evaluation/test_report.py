@@ -174,7 +174,7 @@ def test_page_needs_no_network_and_no_script_and_failures_are_not_wrong() -> Non
     written, wrong = report.to_html(), report.wrong("aligned")
     assert report.of("aligned").failed == 1
     assert f"### Cases that aligned has wrong: {len(wrong)}\n" in report.to_markdown()
-    assert f"wrong: {len(wrong)}, which come first" in written
+    assert f"<h3>All cases; wrong: {len(wrong)}, which come first</h3>" in written
     page = Page(written)
     assert not re.search(r"https?:|url\(|@import", written)
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]+)"', written)
