@@ -34,7 +34,9 @@ def test_criterion_file_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "memalign_graph.panel.create_panel_graph",
         lambda *args, **kwargs: options.update(kwargs) or create(*args, **kwargs),
     )
-    [judge] = studio(monkeypatch, path).judges
+    served = studio(monkeypatch, path)
+    [judge] = served.judges
+    assert "replay_cases" in served.align.nodes
     assert judge.criterion.scale == Boolean()
     assert (judge.k, judge.keep_judgments) == (7, timedelta(days=2))
     assert str(judge.model).startswith("openai:")

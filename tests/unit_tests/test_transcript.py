@@ -295,8 +295,9 @@ def test_prompt_names_every_step_within_its_window(steps: int, window: int) -> N
 def test_messages_and_calls_keep_four_times_as_much_as_results() -> None:
     note = json.dumps({"note": "c" * 9_000})
     messages = [called("look_up", "1", note), returned("r" * 9_000, "1")]
-    example = Example(inputs="q", outputs=[*messages, message("assistant", "m" * 9_000)])
+    example = Example(inputs="q", outputs=[*messages, message("assistant", f"{'m' * 9_000}!")])
     text = render({"": steps_of(example.outputs)}, 5_000)
+    assert text.endswith("m!"), "the middle is cut out"
     assert text.count("m") == pytest.approx(text.count("c"), rel=0.02)
     assert text.count("m") == pytest.approx(4 * text.count("r"), rel=0.05)
 

@@ -315,6 +315,20 @@ def test_few_verdicts_of_the_present_judge_do_not_hide_a_fall(
     assert migration.difference.value == pytest.approx(-6 / 48)
 
 
+def test_verdict_of_a_judge_that_was_shown_the_answer_is_not_compared(
+    memory: JudgeMemory, server: LoopbackServer
+) -> None:
+    server.responder = judging.Judge(value=lambda _: False)
+    answer = {**case(100), "value": True, "author": "ann"}
+    memory.remember(answer)
+    memory.remember({**answer, "judgment": deployed(memory, judge_of(server, "new"), 100)})
+    options = judge_of(server, "third", confidence=False, decide="verdict").options
+    migration = migrate(memory, progress=False, **options)
+    assert (migration.cases, migration.cases_before) == (CASES + 1, CASES)
+    # Without a confidence all labels of a verdict count; all verdicts are false.
+    assert migration.more_labels == {"false": 1}
+
+
 def test_refused_case_keeps_its_verdict(memory: JudgeMemory, server: LoopbackServer) -> None:
     refused = error(400, "This prompt is not allowed.", code="content_filter")
     double = judging.Judge(

@@ -1,11 +1,15 @@
 """Authentication by a reverse proxy."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from starlette.authentication import AuthCredentials
+from starlette.requests import Request
 
 from memalign_graph.review import create_review_app
+from memalign_graph.review.requests import SignIn
 from tests.integration_tests.review_page.conftest import Expert, Office
 
 HEADER = "X-Forwarded-User"
@@ -148,3 +152,22 @@ async def test_name_of_the_command_is_normalized(office: Office, name: str, auth
     assert await office.feedback() == {(author, "Wait."): (False, None)}
     await ann.get("/review/mine/support_tone")
     assert "You have not answered anything" not in ann.text
+
+
+@pytest.mark.parametrize(
+    ("user", "reviewer"),
+    [
+        ({"is_authenticated": True}, ("ann", True, True)),
+        ({"is_authenticated": True, "kind": "StudioUser"}, ("eve", False, False)),
+        ({"is_authenticated": False}, ("eve", False, False)),
+    ],
+)
+def test_only_a_user_whom_the_server_has_signed_in_is_verified(user: Any, reviewer: Any) -> None:
+    scope: dict[str, Any] = {"type": "http", "app": None}
+    scope |= {
+        "user": SimpleNamespace(identity="ann", **user),
+        "headers": [(b"cookie", b"memalign_name=eve")],
+    }
+    request = Request({**scope, "auth": AuthCredentials(["memalign:roll-back"])})
+    seen = SignIn(served=True, user_header=None, proxy=None, name="").reviewer(request)
+    assert (seen.name, seen.verified, seen.may_roll_back) == reviewer

@@ -61,9 +61,14 @@ def test_alarm_has_values_before_and_after_and_the_time() -> None:
     [
         ([False] * 3 + [True] * 40 + [False] * 30 + [True] * 3000, 40 / 43, 0),
         ([True] * 40 + [False, True] * 20 + [False] + [True] * 40, 1, 15 / 31),
+        (
+            [False] * 20 + ([False] + [True] * 24) * 12 + [True, True, False] * 33,
+            290 / 322,
+            64 / 97,
+        ),
     ],
 )
-def test_fall_is_found_although_agreement_rose_again(
+def test_fall_is_found_although_agreement_rose_before_or_afterwards(
     rights: list[bool], before: float, after: float
 ) -> None:
     drift = find_drift([(str(at), date(2026, 1, 1), right) for at, right in enumerate(rights)])
