@@ -114,3 +114,19 @@ def test_choice_is_taken_back_by_its_digit_or_a_click(shop: Shop, expert: Bring)
         for key, value in ((" ", "true"), (" ", "true"), ("ArrowDown", "false")):
             zoe.press(key)
             assert chosen.get_attribute("value") == value
+
+
+def test_selected_text_is_quoted_and_an_open_page_renews_its_lease(
+    shop: Shop, expert: Bring
+) -> None:
+    shop.keep(case(0))
+    zoe = expert(shop.url, "zoe")
+    with shop.open():
+        zoe.page.clock.install()
+        zoe.go("/next", on="case")
+        zoe.page.locator(".outputs .text").select_text()
+        zoe.press("q")
+        assert zoe.page.input_value("textarea") == "“Answer number 0.” "
+        with zoe.page.expect_response("**/beat") as renewed:
+            zoe.page.clock.fast_forward(60_000)
+        assert renewed.value.status == 204

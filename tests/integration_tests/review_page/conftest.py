@@ -167,6 +167,9 @@ class Threads:
         self.status = "success"
         self.is_run_deleted = False
         """Whether the run that asked is deleted."""
+        self.asked_with: dict[str, Any] = {}
+        """Other settings of the run that asked."""
+        self.resumed_with: dict[str, Any] = {}
 
     def _config(self, thread_id: str) -> Any:
         return {"configurable": {"thread_id": thread_id}}
@@ -185,7 +188,7 @@ class Threads:
         if run_id == "asking":
             if self.is_run_deleted:
                 raise refusal(NotFoundError, 404)
-            given = {"context": self.context, "config": {}}
+            given = {"context": self.context, "config": {}, **self.asked_with}
             return {"assistant_id": "review", "kwargs": given}
         if run_id is not None:
             return {"status": self.status}
@@ -196,14 +199,7 @@ class Threads:
         if thread_id not in self.ids:
             raise refusal(NotFoundError, 404)
         state = await self.graph.aget_state(self._config(thread_id))
-        waiting = [
-            {
-                "id": interrupt.id,
-                "value": interrupt.value,
-                "response_schema": interrupt.response_schema,
-            }
-            for interrupt in state.interrupts
-        ]
+        waiting = _as_json(state.interrupts)
         return {
             "thread_id": thread_id,
             "created_at": "2026-01-01T00:00:00+00:00",
@@ -219,7 +215,8 @@ class Threads:
         return {"interrupts": waiting, "metadata": {"run_id": "asking"}}
 
     async def get_history(self, thread_id: str, limit: int) -> list[dict[str, Any]]:
-        return []
+        history = self.graph.aget_state_history(self._config(thread_id), limit=limit)
+        return [{"interrupts": _as_json(state.interrupts)} async for state in history]
 
     async def count(self, **_: Any) -> int:
         return len(self.ids)
@@ -234,6 +231,7 @@ class Threads:
     async def create(self, thread_id: str, *, command: Any, **options: Any) -> dict[str, str]:
         if self.faults:
             raise self.faults.pop(0)
+        self.resumed_with = options
         context = options["config"]["configurable"] or None
         try:
             await self.graph.ainvoke(Command(**command), self._config(thread_id), context=context)
@@ -243,6 +241,11 @@ class Threads:
 
     async def join(self, *_: str) -> None:
         pass
+
+
+def _as_json(interrupts: Any) -> list[dict[str, Any]]:
+    fields = ("id", "value", "response_schema")
+    return [{name: getattr(each, name) for name in fields} for each in interrupts]
 
 
 @pytest.fixture

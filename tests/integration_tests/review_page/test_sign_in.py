@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.authentication import AuthCredentials
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from memalign_graph.review import create_review_app
@@ -50,10 +51,10 @@ async def test_proxy_user_is_the_author(office: Office, address: str, proxy: str
         assert {"HttpOnly", "Path=/review", "SameSite=lax", "Secure"} <= parts
     await zoe.answer(value="false", who="bob", author="bob")
     assert await office.feedback() == {("Zoë", "Wait."): (False, None)}
-    await zoe.get("/review/learned/support_tone")
-    assert "Go back to this" not in zoe.text
     version = await office.memory.aversion()
     await office.memory.aadd_guideline("Says sorry first.")
+    await zoe.get("/review/learned/support_tone")
+    assert "Go back to this" not in zoe.text
     await zoe.post("/review/learned/support_tone", action="rollback", version=version)
     assert (zoe.page.status_code, "This needs a permission" in zoe.text) == (400, True)
     assert len(await office.memory.aguidelines()) == 1
@@ -169,5 +170,9 @@ def test_only_a_user_whom_the_server_has_signed_in_is_verified(user: Any, review
         "headers": [(b"cookie", b"memalign_name=eve")],
     }
     request = Request({**scope, "auth": AuthCredentials(["memalign:roll-back"])})
-    seen = SignIn(served=True, user_header=None, proxy=None, name="").reviewer(request)
+    sign_in = SignIn(served=True, user_header=None, proxy=None, name="")
+    seen = sign_in.reviewer(request)
     assert (seen.name, seen.verified, seen.may_roll_back) == reviewer
+    del scope["user"]
+    with pytest.raises(HTTPException, match="enable_custom_route_auth"):
+        sign_in.reviewer(Request(scope))

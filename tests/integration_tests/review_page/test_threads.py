@@ -311,6 +311,36 @@ async def test_failure_of_store_or_server_is_shown(
     assert "1 case waits" in (await expert.get("/review")).text
 
 
+async def test_second_answer_to_a_thread_is_kept_and_its_expert_is_told(
+    office: Office, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, ann, bob = people
+    question, queue = await server.start("Wait."), office.queue()
+    monkeypatch.setattr(SignIn, "reviewer", lambda *_: bob)
+    late = await office.expert("", queue).get(f"/review/case/{question}")
+    await office.reply(queue, ann, question, **COLD)
+    await office.answer(queue, late, value="true")
+    assert "The case was answered before" in (await late.get("/review")).notices[0]
+    expected = {("ann", "Wait."): (False, "Too cold."), ("bob", "Wait."): (True, None)}
+    assert await office.feedback() == expected
+
+
+async def test_thread_is_resumed_with_the_settings_of_the_run_that_asked(
+    office: Office, people: People
+) -> None:
+    server, ann, _ = people
+    question, config = await server.start("Wait."), {"recursion_limit": 40, "tags": ["nightly"]}
+    webhook = "https://app.example/done"
+    server.asked_with = {"webhook": webhook, "config": {**config, "run_name": "own"}}
+    await office.reply(office.queue(), ann, question, **COLD)
+    assert server.resumed_with == {
+        "assistant_id": "review",
+        "multitask_strategy": "reject",  # `langgraph dev` drops one of two in silence
+        "webhook": webhook,
+        "config": {**config, "configurable": server.context},
+    }
+
+
 async def test_unverified_name_sees_no_case_or_notice_of_another_account(office: Office) -> None:
     server, queue = Threads(office), office.queue()
     question = await server.start("Wait.")
