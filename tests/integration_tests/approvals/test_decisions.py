@@ -130,11 +130,13 @@ async def test_a_call_that_the_judge_rejects_is_asked_about(bench: Bench, mode: 
 @IN_MEMORY
 async def test_a_refusal_has_the_critique(bench: Bench, mode: str) -> None:
     await trust_judge(bench, verdict=False, value=False)
-    bench.server.rules = always(False, "Nobody asked for a refund.")
+    rule = await bench.add_guideline("Refund what was asked for.", criterion=CRITERION)
+    broken = {"value": False, "rationale": "Nobody asked for it.", "broken_guidelines": [1]}
+    bench.server.rules = [Rule(lambda chat: chat.schema_name == "judgment", reply=broken)]
     shop, _, done = await start(bench, mode, CALL, "Sorry.", on_fail="refuse")
     assert (questions(done), shop.ran, done["messages"][-1].text) == ([], [], "Sorry.")
     [(status, text)] = results(done)
-    assert (status, "Nobody asked for a refund." in text) == ("error", True)
+    assert (status, "Nobody asked for it." in text, rule.text in text) == ("error", True, True)
     assert "`refund` was refused and did not run. The call did not pass." in text
 
 

@@ -2,12 +2,12 @@
 
 import json
 
-from memalign_graph import Example, Feedback, JudgeMemory
+from memalign_graph import Example, Feedback, JudgeMemory, Numeric
 from memalign_graph.local import open_local_store
 from memalign_graph.types import ReviewReason
 from tests.builders import keep_reviewed
-from tests.integration_tests.cli.support import ANN, BOB, CRITERION, Shell
-from tests.loopback import Rule
+from tests.integration_tests.cli.support import ANN, BOB, CRITERION, CRITERION_YAML, Shell
+from tests.loopback import Rule, error
 
 
 def keep(shell: Shell, count: int) -> None:
@@ -19,7 +19,7 @@ def keep(shell: Shell, count: int) -> None:
             example = Example(inputs={"region": "north"}, outputs=f"Answer {number}.")
             drawn: tuple[ReviewReason, ...] = () if number % 2 else ("sample",)
             judgment = keep_reviewed(memory.access, example, *drawn)
-            if drawn:
+            if drawn or number == 1:
                 answers.append(Feedback(example=example, value=number % 3 > 0, judgment=judgment))
         if answers:
             memory.remember(answers)
@@ -37,6 +37,19 @@ def test_rate_is_a_table_or_json(shell: Shell) -> None:
     document = shell.run("rate", "-c", "tone.yaml", "--json").document
     assert (document["judgments"], document["labels"]) == (60, 30)
     assert document["rate"]["low"] < 2 / 3 < document["rate"]["high"]
+    options = ["--answered-at-random", "--json"]
+    assert shell.run("rate", "-c", "tone.yaml", *options).document["labels"] == 31
+
+
+def test_value_of_passes_is_the_lowest_one(shell: Shell) -> None:
+    scale = Numeric(minimum=0, maximum=5, integer=True)
+    with open_local_store(shell.folder / "memalign.db") as store:
+        memory = JudgeMemory(store, CRITERION.model_copy(update={"scale": scale}))
+        keep_reviewed(memory.access, Example(inputs="Q", outputs="A"), value=5)
+    shell.write("tone.yaml", CRITERION_YAML.replace("boolean", "0-5"))
+    for passes, rate in (("4", 1), ("3,4", 0)):
+        ran = shell.run("rate", "-c", "tone.yaml", "--passes", passes, "--json")
+        assert ran.document["judge"]["value"] == rate
 
 
 def test_missing_data_and_invalid_arguments_are_reported(shell: Shell) -> None:
@@ -75,6 +88,14 @@ def test_migrate_previews_changes_and_applies_them_on_request(shell: Shell) -> N
     assert not any(row["chat_calls"] for row in document["usage"])  # all from the cache
     _, episodes, _ = shell.opened()
     assert {episode.judgment.judge_key for episode in episodes} == {document["judge_key"]}
+
+
+def test_migrate_names_a_case_without_a_verdict(shell: Shell) -> None:
+    assert shell.align(ANN, BOB).status == 0
+    refused = error(400, "Not allowed.", code="content_filter")
+    shell.server.rules = [Rule(lambda chat: BOB["outputs"] in chat.text, reply=refused)]
+    ran = shell.run("migrate", "-c", "tone.yaml", "--to", "openai:gpt-new")
+    assert (ran.status, "not judged: " in ran.err) == (4, True)
 
 
 def test_migrate_finds_similar_cases_by_the_embeddings_of_its_flag(shell: Shell) -> None:

@@ -132,6 +132,9 @@ def test_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
     assert "The share that passes: 67% (" in page
     assert "estimated from 30 answers to the random sample and 30 judgments" in page
     assert "The judge alone says 100% (" in page
+    more = overview["rate"].more_labels
+    assert f"An interval of 5 % of the range to each side takes {more} more such answers." in page
+    assert "The mean value: 0.67 (" in standing({**overview, "is_mean": True})
     _, _, weeks = page.partition("By week")
     assert re.search(r"<td>30</td><td>.* 67%</td><td>67% \(.*\)</td><td>100% \(", weeks)
     assert "On 30 answers to the random sample, agreement has not measurably fallen." in page
