@@ -11,7 +11,10 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph import Criterion, Example, Feedback, JudgeMemory, Numeric
 from memalign_graph.evidence.cases import load_cases
 from memalign_graph.evidence.comparison import blend_weight, is_better, judge_coefficient
+from memalign_graph.evidence.confidence import RawVerdict
+from memalign_graph.evidence.deciding import prepare_decision
 from memalign_graph.evidence.threshold import Trust
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from memalign_graph.scales import Scale
@@ -278,7 +281,19 @@ def test_examples_with_one_text_are_cases_of_their_own() -> None:
     model = model_of(view)
     values = [(case.example_id, case.value) for case in model.cases]
     assert values == [("x0000", item.truth), ("x0001", not item.truth)]
-    assert [case.example_id for case in model_of(view, excluded_ids={"x0000"}).cases] == ["x0001"]
+
+
+def test_excluded_case_has_no_vote() -> None:
+    memory = memory_with()
+    examples = [Example(inputs=f"case {number}", outputs="a") for number in range(6)]
+    memory.remember([Feedback(example=example, value=True) for example in examples])
+    own = examples[0].id
+    options: Any = {"version": memory.version(), "excluded_ids": {own}}
+    [vector] = normalised(hashed(["case 0"]))
+    decide = run_sync(prepare_decision(SYNC, memory.access, "evidence", vector=vector, **options))
+    evidence = decide(RawVerdict(True)).evidence
+    assert evidence is not None
+    assert {each.example_id for each in evidence.neighbours} == {e.id for e in examples} - {own}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

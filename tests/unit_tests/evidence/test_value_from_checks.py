@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Boolean, Categorical, Guideline, JudgeMemory, Numeric, Pairwise
-from memalign_graph.evidence.confidence import log_odds
+from memalign_graph.evidence.confidence import choose_value, log_odds
 from memalign_graph.evidence.value_from_checks import (
     AnchoredCheck,
     add_checks,
@@ -253,8 +253,8 @@ def test_a_check_counts_unless_accepted_cases_fail_it(count: int) -> None:
     if count >= 4:
         assert checked(1.35, [1.1 + number / 1000 for number in range(count)], 0.1) == []
     # Each accepted case that fails it halves its weight.
-    [check] = checked(1.35, [1.1, 1.2], 0.1)
-    assert (check.check.held, check.odds, check.weight) == (False, -3, 0.25)
+    [check] = checked(1.35, [1.1, 1.15, 1.2], 0.1)
+    assert (check.check.held, check.odds, check.weight) == (False, -3, 0.125)
 
 
 def test_a_check_keeps_its_weight_where_rejected_cases_have_other_faults() -> None:
@@ -318,3 +318,9 @@ def test_only_useful_checks_count(world: World, cases: int, balanced: float, cau
     gain = simulate(world, cases, memories=20)
     assert gain.balanced >= balanced
     assert gain.caught >= caught
+
+
+def test_numbers_have_the_median_as_their_value() -> None:
+    shares = {"0.0": 0.4, "0.5": 0.25, "1.0": 0.35}
+    assert choose_value(shares, [0.0, 0.5, 1.0], NUMBERS) == 0.5
+    assert choose_value({"red": 0.4, "blue": 0.6}, ["red", "blue"], COLORS) == "blue"

@@ -214,13 +214,14 @@ def test_forgotten_rows_of_a_table_stay_forgotten(
     memory.remember(rows)
     version = memory.version()
     assert [commit.reason for commit in memory.history()] == ["remember"] * 2
+    older = rows[1].model_copy(update={"given_at": utc_now()})  # than the forgetting
     memory.forget(where=lambda episode: episode.id != kept.id, purge=purge)
     forgetful = [memory]
     if not purge:  # an export has no hashes of what was purged
         forgetful.append(JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed))
         forgetful[1].import_jsonl(memory.export_jsonl())
     for each in forgetful:
-        each.remember(rows)
+        each.remember([*rows, older])
         assert [episode.id for episode in each.episodes()] == [kept.id]
         corrected = each.remember([comment("one", "Too long.", given_at="2024-01-02")])
         assert corrected[0].rationale == "Too long."
