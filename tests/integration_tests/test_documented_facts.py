@@ -12,6 +12,7 @@ import pytest
 import typer
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
@@ -47,6 +48,7 @@ from memalign_graph import (
 from memalign_graph.alignment import comment_questions, distill, merge, replay
 from memalign_graph.call_judge import KEEP_CALLS, Approval
 from memalign_graph.cli.app import app
+from memalign_graph.cli.commands import review
 from memalign_graph.cli.files import _SETTINGS
 from memalign_graph.cli.memory import _MIN_ID_CHARS
 from memalign_graph.cli.options import Status
@@ -74,7 +76,7 @@ from memalign_graph.review import queue
 from memalign_graph.review.leases import LEASE
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.tool_calls import _MAX_CHANGE_CHARS
-from memalign_graph.untrusted_text import _MAX_DESTINATIONS
+from memalign_graph.untrusted_text import _MAX_DESTINATIONS, repeats_tool_text
 from tests.conftest import CRITERION
 from tests.documents import ROOT, code, table
 from tests.integration_tests.evidence.checks_support import BRIEF, SORRY, Model
@@ -282,6 +284,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
         [confidence._MAX_WITHOUT_LOGPROBS, confidence._WITHOUT_LOGPROBS_S / 60],
     ),
     ("command-line", r"its first (\w+) characters", [_MIN_ID_CHARS]),
+    ("command-line", r"`--port` \((\d+);", [inspect.signature(review).parameters["port"].default]),
     ("confidence", r"closer to it than a (\w+) of the median", [regression._NEAR_DUPLICATE_SHARE]),
     ("confidence", r"than (\S+) % of the distance", [100 * regression._FAR_SHARE]),
     ("confidence", r"more than (\S+) of the range", [comparison._MAX_LOSS]),
@@ -291,7 +294,9 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
         [100 * (1 - evidence_model._NOVELTY_QUANTILE)],
     ),
     ("evaluation", r"after (\d+), (\d+), (\d+), (\d+), (\d+), \.\.\.", [*Options().sizes[:5]]),
+    ("evaluation", r"fewer than (\d+) items differ", [metrics._MANY_PAIRS]),
     ("in-production", r"within (\d+) points to each side", [100 * reports._MARGIN]),
+    ("in-production", r"more than (\w+) weeks later", [reports._TIMELY.days / 7]),
     ("in-production", r"at most (\d+) % of all streams", [100 * drift.DRIFT_LEVEL]),
     (
         "confidence",
@@ -342,7 +347,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
 ]
 """What a page says in a sentence: each group of the pattern is a fact of the code."""
 
-WORDS = {"tenth": 0.1, "three": 3, "four": 4, "ten": 10}
+WORDS = {"tenth": 0.1, "two": 2, "three": 3, "four": 4, "ten": 10}
 
 
 @pytest.mark.parametrize(("page", "pattern", "facts"), SENTENCES)
@@ -369,6 +374,15 @@ def test_documented_sentences_match_the_code(page: str, pattern: str, facts: lis
 def test_listed_names_match_the_code(page: str, pattern: str, names: set[str]) -> None:
     [listed] = re.findall(pattern, (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
     assert {*code(listed)} - {"quality_gate"} == names
+
+
+def test_names_of_fields_with_untrusted_text_are_those_of_the_page() -> None:
+    text = (ROOT / "docs" / "approvals.md").read_text(encoding="utf-8")
+    [listed] = re.findall(r"one of these words, or its plural: ([a-z, ]+)\.", text)
+    words = listed.split(", ")
+    for word in words:
+        assert repeats_tool_text({f"new_{word}s": "77"}, [ToolMessage("77", tool_call_id="1")])
+    assert not repeats_tool_text({"new_words": "77"}, [ToolMessage("77", tool_call_id="1")])
 
 
 @pytest.mark.parametrize("page", ["graphs", "hosting"])
