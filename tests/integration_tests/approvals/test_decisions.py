@@ -354,6 +354,12 @@ async def test_the_memory_of_the_run_is_kept_after_a_question(
         await bench.invoke(graph, ask(), "other", context={"memaling": {}})
 
 
+async def test_a_share_of_the_calls_is_asked_about_at_random(bench: Bench, mode: str) -> None:
+    await trust_judge(bench)
+    shop, _, asked = await start(bench, mode, CALL, sample_share=1)
+    assert (questions(asked), shop.ran, asked_for(bench)) == ([REFUND], [], [["sample"]])
+
+
 @IN_MEMORY
 async def test_calls_like_approved_ones_run_without_a_question(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
