@@ -187,7 +187,7 @@ def test_page_of_queried_runs_is_read() -> None:
 def test_correction_is_feedback_of_its_author() -> None:
     app = run()
     better = {"answer": "We are sorry."}
-    score = {"value": "no", "explanation": "Too cold."}
+    score = {"value": "no", "explanation": "Too cold.", "span": 7}
     feedback = [
         langsmith_feedback(app, score=0, comment="Cold.", correction=better),
         langsmith_feedback(
