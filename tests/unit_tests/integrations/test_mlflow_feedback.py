@@ -65,7 +65,8 @@ def test_rationale_of_the_judge_is_not_that_of_its_corrector() -> None:
     judged = assessment(source=judge, rationale="Polite.", valid=False)
     page = {"source": {"source_type": "HUMAN", "source_id": "User"}, "feedback": {"value": False}}
     corrected = {**judged, **page, "assessment_id": "a-2", "overrides": "a-1", "valid": True}
-    other = assessment(**page, assessment_id="a-3", rationale="Cold.")
+    name = " Support_Tone"  # in upper or lower case
+    other = assessment(**page, assessment_id="a-3", rationale="Cold.", assessment_name=name)
     same_words = assessment(assessment_id="a-4", rationale="Polite.")
     imported = read(trace(judged, corrected, other, same_words)).feedback
     labels = [(item.value, item.rationale, item.author) for item in imported]
