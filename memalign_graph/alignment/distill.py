@@ -223,12 +223,10 @@ async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[s
 def can_be_tried(
     access: MemoryAccess, chat: BaseChatModel, sources: Iterable[Source]
 ) -> Iterator[Source]:
-    """Yield the sources whose attempts are not used up since they last changed."""
-    if access.view.failed_attempts():
-        key = _model_key(chat)
-        yield from (source for source in sources if _attempts_left(access, key, source))
-    else:
-        yield from sources  # mostly nothing has failed, and the ids of attempts take long
+    """Return the sources whose attempts are not used up since they last changed."""
+    key, has_failures = _model_key(chat), bool(access.view.failed_attempts())
+    # Mostly nothing has failed; the ids of attempts take longer than reading the feedback.
+    return (each for each in sources if not has_failures or _attempts_left(access, key, each))
 
 
 def given_up(
@@ -276,9 +274,8 @@ def _attempts_left(
     An attempt has an id, so that a commit that is repeated counts it once.
     """
     content = [source.text, *source.episode_ids] if isinstance(source, Guideline) else source.word
-    attempts = [
-        digest(["attempt", source.id, content, *key, number]) for number in range(MAX_ATTEMPTS)
-    ]
+    prefix = ["attempt", source.id, content, *key]
+    attempts = [digest([*prefix, number]) for number in range(MAX_ATTEMPTS)]
     return [attempt for attempt in attempts if attempt not in access.view.failed_attempts()]
 
 
