@@ -86,6 +86,17 @@ async def test_conflicts_within_one_batch_are_settled_by_decisions(bench: Bench)
     assert {each.text for each in await bench.guidelines()} == {NEW_A, OLD_B, NEW_B, OTHER}
 
 
+async def test_decision_that_another_one_overrules_is_named(bench: Bench) -> None:
+    chain = {"duplicates": [], "contradictions": [[1, 2], [2, 3]]}
+    bench.server.responder = Model(distil=guideline_per_comment, compare=lambda _: chain)
+    graph = alignment(bench, conflicts="ask")
+    await bench.invoke(graph, {"feedback": [FEEDBACK[0], FEEDBACK[1], FEEDBACK[4]]})
+    report = await settle(bench, graph, "second", "second")
+    assert {guideline.text for guideline in await bench.guidelines()} == {OLD_A, OTHER}
+    [warning] = report["warnings"]
+    assert f"{OLD_A!r} stays, because {OLD_B!r}" in warning
+
+
 async def test_proposed_replacement_of_a_guideline_is_put_to_the_expert(bench: Bench) -> None:
     """Also if the comparison finds duplicates."""
     bench.server.responder = Model(distil=guideline_per_comment)
