@@ -222,9 +222,9 @@ ACCEPTED = {"inputs": "Where is my bill?", "outputs": "Sorry! It is in this mail
 async def teach_twice(bench: Bench, second: dict[str, Any], *, rewritten: str) -> list[Guideline]:
     """Teach that a reply says sorry, then something about `OTHER`; returns the guidelines."""
     without, with_sorry = CASE["outputs"], "Sorry! Check the tracking page."
-    sorry = {without: 0.1, OTHER["outputs"]: 0.1, with_sorry: 0.8, ACCEPTED["outputs"]: 0.8}
+    sorry = {without: 0.1, OTHER["outputs"]: 0.1, with_sorry: 0.8, ACCEPTED["outputs"]: 0.99}
     refund = {without: 0.1, OTHER["outputs"]: 0.1, REFUNDED: 0.9, ACCEPTED["outputs"]: 0.9}
-    yes: dict[str, Any] = {SORRY: {**sorry, REFUNDED: 0.1}, REFUND: {**refund, with_sorry: 0.9}}
+    yes: dict[str, Any] = {SORRY: {**sorry, REFUNDED: 0.23}, REFUND: {**refund, with_sorry: 0.9}}
     graph = bench.review_graph(distill_model=small(bench))
     bench.server.responder = Distiller((SORRY,), with_sorry, yes)
     await bench.review(graph, COLD)

@@ -374,18 +374,24 @@ def test_refusal_is_recognized_in_the_content_and_next_to_it(
 
 
 @pytest.mark.parametrize(
-    ("reason", "is_refusal"),
+    ("key", "reason", "is_refusal"),
     [
-        ("RECITATION", True),
-        ("SPII", True),
-        ("model_length", False),
-        ("model_context_window_exceeded", False),
-        ("STOP", True),  # a prompt that Gemini blocks has no candidates
+        ("finish_reason", "RECITATION", True),
+        ("finish_reason", "SPII", True),
+        ("finish_reason", "model_length", False),
+        ("finish_reason", "model_context_window_exceeded", False),
+        ("finish_reason", "STOP", True),  # a prompt that Gemini blocks has no candidates
+        ("stop_reason", "max_tokens", False),  # Anthropic
+        ("done_reason", "length", False),  # Ollama
+        ("stopReason", "max_tokens", False),  # Bedrock
+        ("incomplete_details", {"reason": "max_output_tokens"}, False),  # OpenAI's Responses API
     ],
 )
-def test_why_other_providers_gave_no_answer(drive: Drive, reason: str, *, is_refusal: bool) -> None:
+def test_why_other_providers_gave_no_answer(
+    drive: Drive, key: str, reason: Any, *, is_refusal: bool
+) -> None:
     def answer(_: Any) -> AIMessage:
-        return AIMessage("", response_metadata={"finish_reason": reason})
+        return AIMessage("", response_metadata={key: reason})
 
     def parse(_: Any) -> Any:
         raise ModelRefusalError("Model refused to produce the requested output")
