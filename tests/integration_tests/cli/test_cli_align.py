@@ -48,6 +48,12 @@ def test_records_without_what_is_learned_make_no_memory(shell: Shell) -> None:
     assert (ran.status, [item["index"] for item in ran.document["rejected"]]) == (4, [0])
 
 
+def test_status_is_that_of_the_records_in_the_file(shell: Shell) -> None:
+    assert shell.align(BOB).status == 0
+    shell.server.responder = lambda _: "I would rather talk of something else."
+    assert [shell.align(record).status for record in (ANN, BOB)] == [4, 0]
+
+
 def test_pending_feedback_is_distilled_without_a_file(shell: Shell) -> None:
     shell.server.responder = lambda _: "I would rather talk of something else."
     ran = shell.align(ANN)

@@ -163,6 +163,12 @@ def test_baselines(scale: Any, train: Any, near: Any, predicted: Any) -> None:
     assert baselines(train, recalled_cases, scale) == predicted
 
 
+def test_similar_case_counts_once_however_many_experts_valued_it() -> None:
+    crowded, *others = recalled(True, False, False)
+    crowded = crowded.model_copy(update={"episodes": crowded.episodes * 3})
+    assert baselines([True], [crowded, *others], Boolean())["kNN"] is False
+
+
 @pytest.mark.parametrize(
     "twin",
     [

@@ -40,7 +40,7 @@ SCALES: dict[str, Any] = {
 EVIL = (
     "</details>\n\n@octocat please look at #12 and www.evil.example",
     "<script>alert(1)</script><img src=x onerror=alert(1)>",
-    "```\n</details>\n```\n# Gone",
+    "a\n```\n</details>\n```\n# Gone",
     "| a | b |\n|---|---|\n[link](https://evil.example) ![x](y)",
     "`" * 3_000,
     "{{ 7 * 7 }} {% raw %} ${x} <!-- ",
