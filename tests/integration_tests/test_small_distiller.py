@@ -111,6 +111,7 @@ async def learn(bench: Bench, model: Any, reply: Any = COLD) -> Any:
 RUDE = "Is the reply rude?"
 GOOD = 'Is this true of the outputs: "The reply never leaves regret out."?'
 NEVER = "The reply never\nleaves regret out."
+QUOTING = f'Do the outputs do what an expert asks for: "{COLD["rationale"]}"?'
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,7 @@ NEVER = "The reply never\nleaves regret out."
         # The first wording is answered no for every case, the second tells them apart.
         (Distiller((REFUND, SORRY), yes={REFUND: (0.1, 0.1), SORRY: (0.3, 0.8)}), SORRY, 0.3),
         (Distiller((REFUND,), yes={GOOD: (0.6, 0.8)}, good=NEVER), GOOD, 0.6),
+        (Distiller((REFUND,), yes={REFUND: (0.1, 0.1), QUOTING: (0.3, 0.8)}), QUOTING, 0.3),
         # A question about the fault is turned around, with the answer on the case itself.
         (Distiller((SORRY, RUDE), yes={SORRY: (0.3, 0.5), RUDE: (0.9, 0.1)}), RUDE, 0.1),
         # Rewritten outputs that are no text: there is nothing to compare wordings with.
