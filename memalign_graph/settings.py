@@ -544,7 +544,8 @@ def _check_spelling(fields: Mapping[str, Any], own: MemAlignContext | None) -> N
     has_namespace = own is not None and "namespace" in own.model_fields_set
     for name, value in fields.items():
         plain = re.sub(r"[^a-z]", "", str(name).lower())
-        if plain in ("namespace", "namespaces") and value is not None and not has_namespace:
+        is_namespace = get_close_matches(plain, ["namespace"], 1, 0.92)
+        if is_namespace and value is not None and not has_namespace:
             raise InvalidInputError(
                 f"context: {name!r} is next to 'memalign', where no judge reads it. Use "
                 'context={"memalign": {"namespace": [...]}}.'

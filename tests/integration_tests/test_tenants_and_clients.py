@@ -56,6 +56,7 @@ def gated(bench: Bench, **options: Any) -> Any:
         ({"memalign": MemAlignContext(k=3), **ACME}, "'namespace' is next to 'memalign'"),
         ({"namespaces": ["acme"]}, "'namespaces' is next to 'memalign'"),
         ({"Name_Space": ["acme"]}, "'Name_Space' is next to 'memalign'"),
+        ({"namespce": ["acme"]}, "'namespce' is next to 'memalign'"),
         ({"Memalign": ACME}, "did you mean 'memalign'"),
         ({"mem_align": ACME}, "did you mean 'memalign'"),
         ({"memaling": ACME}, "did you mean 'memalign'"),
@@ -72,7 +73,7 @@ async def test_context_needs_the_judges_key(bench: Bench, context: Any, message:
     "context",
     [
         {"memalign": ACME, "customer": "Jo"},
-        {"customer": "Jo", "alignment": 3},
+        {"customer": "Jo", "alignment": 3, "namespace_id": 7},
         {"namespace": None},
         None,
     ],
