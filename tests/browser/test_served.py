@@ -75,7 +75,8 @@ def test_threads_panels_and_judgments_share_a_queue(urls: tuple[str, str], exper
                 zoe.press("2")
             zoe.answer("2", "So cold.")
         zoe.see("queue")
-        assert zoe.notice().startswith("Learned:")
+        # The run of an answer may find that another run has already learned from it.
+        assert zoe.notice().startswith(("Learned:", "Your answer is stored."))
         assert all(has_ended(client, thread) for thread in threads)
         for number in (1, 2, 3):
             assert feedback_on(client, number) == {("zoe", False, "So cold.")}
