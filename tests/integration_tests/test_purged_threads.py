@@ -25,6 +25,7 @@ from tests.unit_tests.memory.purging import (
     holding,
     keep_deleted,
     left_in,
+    small_graph,
     threads_in,
     untold,
 )
@@ -133,7 +134,9 @@ async def test_threads_of_other_memories_stay(bench: Bench) -> None:
     assert len(await bench.episodes()) == 1
 
 
-async def test_thread_with_the_feedback_only_in_a_pending_write_is_deleted(bench: Bench) -> None:
+async def test_thread_with_the_feedback_only_in_a_pending_write_or_metadata_is_deleted(
+    bench: Bench,
+) -> None:
     [episode] = await bench.remember({**CASE, **REPLY})
     builder = StateGraph(Parent)
     builder.add_node("keep", lambda _: {"question": f"What of {episode.id}?"})
@@ -143,8 +146,10 @@ async def test_thread_with_the_feedback_only_in_a_pending_write_is_deleted(bench
     waiting: Any = builder.compile(checkpointer=bench.saver)
     waiting.invoke({"question": "Something else."}, {"configurable": {"thread_id": "waits"}})
     ask(bench.saver, "other", "Something else.")
+    noted: Any = {"configurable": {"thread_id": "noted"}, "metadata": {"about": episode.id}}
+    small_graph(bench.saver).invoke({"question": "Something else."}, noted)
     forgotten = await purge(bench)
-    assert forgotten.purged.thread_ids == ["waits"]
+    assert {*forgotten.purged.thread_ids} == {"waits", "noted"}
     assert threads_in(bench.saver) == {"other"}
 
 
