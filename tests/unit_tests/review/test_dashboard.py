@@ -18,6 +18,14 @@ from tests.unit_tests.memory.support import learn, op
 from tests.unit_tests.review.test_preview import feedback_on, judged, memory_of
 
 
+def standing(overview: dict[str, Any], template: str = "standing", **more: Any) -> str:
+    """Return the page of agreement, or another one, with single spaces."""
+    page: dict[str, Any] = {"title": "", "active": "", "criterion": "tone", "criteria": ["tone"]}
+    page |= {"who": None, "stored": False, "notices": [], "open": 0, "token": ""}
+    page = {"page": page, **overview, **more}
+    return " ".join(_TEMPLATES.get_template(f"{template}.html.jinja").render(page).split())
+
+
 def test_guideline_is_shown_with_its_sources_and_auc() -> None:
     memory, index = (
         memory_of(*(feedback_on(f"late {index}", index % 2 > 0, "bob") for index in range(9))),
@@ -37,6 +45,9 @@ def test_guideline_is_shown_with_its_sources_and_auc() -> None:
     assert answer in guideline["sources"]
     assert len(guideline["sources"]) == 2
     assert (dispute["title"], answer in dispute["answers"]) == (title, True)
+    page = standing(overview, "learned", may_roll_back=False)
+    assert "Tells good answers from bad ones 100% of the time, on 9 cases." in page
+    assert f'Cases in dispute</h2><div class="card"><p dir="auto">{title}' in page
     kind, late = asyncio.run(answers_by(memory.access, "ann"))["answers"]
     assert (kind["title"], kind["learned"], late["learned"]) == (title, ["Be kind."], [])
 
@@ -107,14 +118,6 @@ def test_weeks_begin_on_monday_in_utc() -> None:
     feedback = judged("late 1", True, True).model_copy(update={"given_at": at})
     weeks = asyncio.run(agreement_overview(memory_of(feedback).access))["weeks"]
     assert [week["n"] for week in weeks[-2:]] == [1, 0]
-
-
-def standing(overview: dict[str, Any]) -> str:
-    """Return the page of agreement, with single spaces."""
-    page: dict[str, Any] = {"title": "", "active": "", "criterion": "tone", "criteria": ["tone"]}
-    page |= {"who": None, "stored": False, "notices": [], "open": 0}
-    rendered = _TEMPLATES.get_template("standing.html.jinja").render(page=page, **overview)
-    return " ".join(rendered.split())
 
 
 def test_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
