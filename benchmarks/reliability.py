@@ -3,12 +3,14 @@
 Streams have fixed seeds and no model. The tables show how many points the interval of the pass rate
 reaches to each side with the labels alone, and with a judge how often it covers the rate and its
 width as a share of that; how often agreement on unasked cases stays at 0.9 after a change to a
-worse model whose verdicts on memory were stored; and false alarms and delay of the drift test,
-compared with a z-test of each week against the first answers.
+worse model whose verdicts on memory were stored; what runs without a question in streams of calls
+that a judge passes; and false alarms and delay of the drift test, compared with a z-test of each
+week against the first answers.
 """
 
 import argparse
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 from math import inf
 from typing import Any
@@ -18,7 +20,8 @@ import numpy as np
 from benchmarks.plan import markdown_table
 from memalign_graph.evidence.drift import DRIFT_LEVEL, bets
 from memalign_graph.evidence.mean import estimate_mean
-from memalign_graph.evidence.threshold import find_threshold_by_verdict
+from memalign_graph.evidence.threshold import find_threshold, find_threshold_by_verdict
+from memalign_graph.settings import Uncertain
 
 _OTHERS, _ANSWERS, _A_DAY, _BASE = 2_000, 500, 5, 50  # 10,000 judgments, 100 a day, 5 % drawn
 _RATES = {
@@ -155,6 +158,37 @@ def swaps(runs: int) -> list[list[str]]:
     return rows
 
 
+_CALLS, _CALLS_TARGET = 200, 0.95
+
+
+@cache
+def is_trusted(right: int, wrong: int) -> bool:
+    """Return whether a call runs without a question after so many decisions."""
+    decisions = [(1.0, True)] * right + [(1.0, False)] * wrong
+    return find_threshold(decisions, _CALLS_TARGET).threshold is not None
+
+
+def approvals(runs: int) -> list[list[str]]:
+    """Return a row for each share of right calls among those that the judge passes.
+
+    The bound is looked at before each call. A call that runs without a question teaches nothing.
+    """
+    rows, drawn_share = [], Uncertain().sample_share
+    for share in (0.9, 0.94, 0.97, 0.995):
+        rng, ran = np.random.default_rng(3), []
+        for _ in range(runs):
+            right, wrong, unasked = 0, 0, 0
+            draws = zip(rng.random(_CALLS) < share, rng.random(_CALLS) < drawn_share, strict=True)
+            for is_right, is_drawn in draws:
+                is_asked = is_drawn or not is_trusted(right, wrong)
+                right, wrong = right + (is_asked and is_right), wrong + (is_asked and not is_right)
+                unasked += not is_asked
+            ran.append(unasked)
+        streams, calls = np.mean(np.array(ran) > 0), np.mean(ran) / _CALLS
+        rows.append([f"{share:.1%}", f"{streams:.1%}", f"{calls:.0%}"])
+    return rows
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -163,6 +197,7 @@ def main() -> None:
     tables = {
         "rate|labels|labels alone|judge .6|judge .8|judge .95": coverage(runs),
         "new model|memory drawn|at 0.9 or above|unasked": swaps(runs // 5),
+        "passed calls that are right|streams in which calls ran|calls that ran": approvals(runs),
         "agreement|fall|false alarms|seen|days|z-test: false alarms|seen|days": drift(runs),
     }
     for head, rows in tables.items():
