@@ -247,7 +247,7 @@ def count_unused(
     """
     key = _model_key(chat)
     attempts = {row.id: _attempts_left(access, key, row) for row in rows}
-    return {key: left[0] for key, left in attempts.items() if len(left) > 1}
+    return {episode_id: left[0] for episode_id, left in attempts.items() if len(left) > 1}
 
 
 def failed(

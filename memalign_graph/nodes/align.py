@@ -219,7 +219,7 @@ async def _pack(step: _Call, warnings: list[str]) -> Lesson:
         max_batch_size=step.options.batch_size,
         is_small=is_small_model(chat),
     )
-    is_outdated = bool([*can_be_tried(access, chat, outdated)])
+    is_outdated = any(can_be_tried(access, chat, outdated))
     return {"batches": batches, "has_pending": bool(batches) or is_outdated}
 
 
