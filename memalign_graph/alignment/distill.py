@@ -102,13 +102,22 @@ async def distill_episodes(
     if small and not commented and (max_operations or len(episodes) <= _MAX_SINGLE_COMMENTS):
         # Without a comment, a question would come from the judged text and not from the expert.
         return DistillResult(read={episode.id: episode.word for episode in episodes})
-    shown: Any = {"episodes": episodes, "max_operations": max_operations}
     if small:
-        prompt = small_distill_prompt(access.criterion, max_input_tokens=window, **shown)
+        prompt = small_distill_prompt(
+            access.criterion,
+            episodes=episodes,
+            max_input_tokens=window,
+            max_operations=max_operations,
+        )
         schema = expert_questions_schema(prompt.max_operations)
     else:
-        shown["guidelines"] = guidelines
-        prompt = distill_prompt(access.criterion, max_input_tokens=window, **shown)
+        prompt = distill_prompt(
+            access.criterion,
+            guidelines=guidelines,
+            episodes=episodes,
+            max_input_tokens=window,
+            max_operations=max_operations,
+        )
         schema = operations_schema(prompt)
     result, _ = await ask_with_retry(
         io,

@@ -44,6 +44,7 @@ def pluralize(number: int, noun: str) -> str:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Make a table of the columns that have values."""
+    rows = [*map(_without_unchanged, rows)]
     shown = [name for name in _COLUMNS if any(row.get(name) not in (None, "", []) for row in rows)]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in shown:
@@ -51,6 +52,17 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         made.add_row(*(_cell(name, row.get(name)) for name in shown))
     return made
+
+
+def _without_unchanged(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Reduce an item before and after a change to the fields that differ."""
+    before, after = row.get("before"), row.get("after")
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return row
+    changed = [name for name in after if before.get(name) != after[name]]
+    parts = {"before": before, "after": after}
+    shown = {when: {name: item.get(name) for name in changed} for when, item in parts.items()}
+    return {**row, **shown, "id": after.get("id")}
 
 
 def _cell(name: str, value: Any) -> Text:

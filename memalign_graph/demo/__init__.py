@@ -26,7 +26,7 @@ _OPTIONS: dict[str, Any] = {"k": 2, "checks": True}
 _SHORT = {"y": "yes", "n": "no"}
 _COMMANDS = ("skip", "s", "quit", "q")
 _WHEN = ("before", "after")
-_NEXT = "\nNext: memalign demo --interactive (you are the expert), --sql or --fresh."
+_NEXT = "\nOptions: --interactive (you are the expert), --sql (judge SQL), --fresh (start over)."
 
 
 def demo(

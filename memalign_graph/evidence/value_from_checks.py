@@ -82,13 +82,13 @@ def anchor_checks(
     scale: Scale,
     checks: Sequence[Check],
     guidelines: Mapping[str, Guideline],
-    excluded_keys: Container[str],
+    excluded_ids: Container[str],
 ) -> list[AnchoredCheck]:
-    """Set each check's threshold by cases in memory, without the cases of excluded vector keys.
+    """Set each check's threshold by cases in memory, without excluded examples.
 
     Checks that tell accepted cases from others by no more than chance are not returned.
     """
-    answers, values = check_answers(view), consensus_values(view, scale, excluded_keys)
+    answers, values = check_answers(view), consensus_values(view, scale, excluded_ids)
     example_ids = {row.id: row.example_id for row in view.rows()}
     anchored: list[AnchoredCheck] = []
     worst: dict[str, float] = {}  # of each accepted case: the log-odds of the check met least
@@ -267,7 +267,7 @@ def check_vote(
     scale: Scale,
     case_probabilities: Mapping[str, float],
     values: Sequence[Value],
-    excluded_keys: Container[str],
+    excluded_ids: Container[str],
 ) -> Vote | None:
     """Return the distribution of values among cases with similar answers, and its weight.
 
@@ -278,7 +278,7 @@ def check_vote(
     import numpy as np
 
     answers = [check_answers(view).get(asked, {}) for asked in case_probabilities]
-    consensus = consensus_values(view, scale, excluded_keys).items()
+    consensus = consensus_values(view, scale, excluded_ids).items()
     asked_cases = (pair for pair in consensus if any(pair[0] in by_id for by_id in answers))
     cases = dict(islice(asked_cases, _MAX_VOTERS))
     if not cases:

@@ -144,8 +144,8 @@ class Case:
     call: NodeCall
     example: Example
     retrieved: Retrieved
-    excluded_keys: Container[str] = ()
-    """Ids and vector keys of examples that the evidence leaves out."""
+    excluded_ids: Container[str] = ()
+    """Ids of examples in memory that have no influence."""
     checks: Sequence[AnchoredCheck] = ()
     """The answered checks that a small model's value is based on."""
 

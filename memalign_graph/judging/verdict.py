@@ -69,7 +69,7 @@ async def run_judge(case: Case) -> Judgment:
             judge.mode,
             version=retrieved.version,
             vector=call.access.load_vector(retrieved.vector),
-            excluded_ids=case.excluded_keys,
+            excluded_ids=case.excluded_ids,
             judge_key=key,
         )
     ask = ask_in_both_orders if judge.swap else ask_verdict
@@ -105,7 +105,7 @@ async def ask_verdict(case: Case) -> Answer:
     chat_model, criterion = call.chat_model, call.resources.criterion
     if case.checks and (values := value_choices(criterion.scale)):
         answers = probabilities([anchored.check for anchored in case.checks])
-        vote = check_vote(call.access.view, criterion.scale, answers, values, case.excluded_keys)
+        vote = check_vote(call.access.view, criterion.scale, answers, values, case.excluded_ids)
         if not are_decisive(case.checks, vote):
             # The value alone would hardly differ between cases: judge as without memory.
             retrieved = retrieved.without_guidelines(
@@ -248,7 +248,7 @@ async def _ask_with_checks(case: Case, ask: Ask) -> Answer:
         checks, warnings = await checking
         by_id = {guideline.id: guideline for guideline in guidelines}
         scale = call.resources.criterion.scale
-        anchored = anchor_checks(call.access.view, scale, checks, by_id, case.excluded_keys)
+        anchored = anchor_checks(call.access.view, scale, checks, by_id, case.excluded_ids)
         by_threshold = {item.check.guideline_id: item.check for item in anchored}
         useless = {check.guideline_id for check in checks if check.probability is not None}
         useless -= by_threshold.keys()

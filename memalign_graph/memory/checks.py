@@ -45,13 +45,13 @@ def check_answers(view: MemoryView) -> CheckAnswers:
 
 
 def consensus_values(
-    view: MemoryView, scale: Scale, excluded_keys: Container[str] = ()
+    view: MemoryView, scale: Scale, excluded_ids: Container[str] = ()
 ) -> dict[str, Value]:
-    """Return the experts' consensus by example id, newest first, without excluded vector keys."""
+    """Return the experts' consensus by example id, newest first, without excluded examples."""
     values: dict[str, list[Value]] = {}
     for row in sorted(view.rows(), key=lambda row: (row.given_at, row.id), reverse=True):
         value = value_or_none(row.value, scale)
-        if value is not None and row.vector_key not in excluded_keys:
+        if value is not None and row.example_id not in excluded_ids:
             values.setdefault(row.example_id, []).insert(0, value)
     return {example_id: consensus(labels, scale) for example_id, labels in values.items()}
 

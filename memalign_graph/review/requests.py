@@ -63,7 +63,9 @@ class SignIn:
                 "X-Forwarded-User."
             )
         if proxy is not None and header is None:
-            raise InvalidInputError("proxy: it needs user_header, the header that names the user.")
+            raise InvalidInputError(
+                "proxy: also name the header with the user's name (user_header, --user-header)."
+            )
         try:
             self._proxies = _LOOPBACK if proxy is None else [ip_network(proxy, strict=False)]
         except ValueError as error:

@@ -55,7 +55,7 @@ def test_proxy_header_names_the_expert(waiting: Shell) -> None:
     [
         (["--host", "10.0.0.1"], "--host: on 10.0.0.1 others could answer without signing in"),
         (["--user-header", "X-User", "--proxy", "nginx"], "--proxy: 'nginx' is not an IP address"),
-        (["--proxy", "10.0.0.7"], "--proxy: it needs user_header"),
+        (["--proxy", "10.0.0.7"], "--proxy: also name the header with the user's name"),
         (["--user-header", ""], "--user-header: '' is not the name of a header."),
         (["--user-header", "X User:"], "--user-header: 'X User:' is not the name of a header."),
     ],

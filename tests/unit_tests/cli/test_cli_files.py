@@ -192,6 +192,15 @@ def test_table_shows_the_auc_of_guidelines(capsys: pytest.CaptureFixture[str]) -
     assert output == f"guidelines: 2 {expected}"
 
 
+def test_table_of_changes_shows_the_fields_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    episode = {"id": "e1", "example": {"inputs": "long " * 50}, "value": True, "rationale": "Warm."}
+    changed = {"before": episode, "after": {**episode, "value": False, "rationale": "Cold."}}
+    Terminal().result({"changed": [changed]})
+    output = " ".join(capsys.readouterr().out.split())
+    shown = "id before after e1 value True rationale Warm. value False rationale Cold."
+    assert output == f"changed: 1 {shown}"
+
+
 def test_table_in_a_narrow_terminal_is_complete() -> None:
     changes = {"added": 12, "changed": 3, "removed": 0}
     row = {"line": 123, "version": "ab12" * 8, "at": "2026-11-27T23:55:18.123456Z"}
