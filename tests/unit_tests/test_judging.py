@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Example, InvalidInputError, Pairwise
-from memalign_graph.judging.again import _without_votes
+from memalign_graph.judging.again import _without_influence
 from memalign_graph.judging.case import swap_outputs
 from memalign_graph.judging.verdict import reconcile_orders
 
@@ -68,6 +68,6 @@ def test_verdicts_that_differ_are_a_tie_or_the_first(
 def test_case_with_feedback_of_another_expert_keeps_its_vote() -> None:
     rows: Any = [
         SimpleNamespace(id=key, example_id=case, vector_key=f"v-{case}")
-        for key, case in (("ann-1", "one"), ("bob-1", "one"), ("ann-2", "two"))
+        for key, case in (("ann-1", "one"), ("bob-1", "one"), ("ann-2", "two"), ("bob-3", "three"))
     ]
-    assert _without_votes(rows, {"ann-1", "ann-2"}) == {"two", "v-two"}
+    assert _without_influence(rows, {"ann-1", "ann-2"}, "v-three") == {"two", "three"}
