@@ -77,13 +77,12 @@ async def prepare_memory(io: IO, judge: Judge, access: MemoryAccess) -> dict[str
         from memalign_graph.evidence.checks import fill_questions
 
         missing = [item for item in await access.guidelines(io) if item.question is None]
-        model = clients.distill_model(judge)
-        why = await fill_questions(io, access, model, judge.criterion, missing)
+        why = await fill_questions(io, access, clients.distill_model(judge), missing)
         if why and any(item.question is None for item in await access.guidelines(io)):
             raise ChatModelError(f"checks: {why}")
     try:
         if compares_cases(judge, access):
-            await index_missing(io, access, view)
+            await index_missing(io, access)
     except EmbeddingError:
         if judge.on_embedding_error == "raise":
             raise

@@ -335,8 +335,8 @@ class CallJudge:
         ]
         feedback = [Feedback.model_validate(item) for item in items]
         await remember(step.io, step.access, feedback, embeds=False)  # before a model is called
-        view = await step.access.refresh(step.io)
-        await index_missing(step.io, step.access, view)
+        await step.access.refresh(step.io)
+        await index_missing(step.io, step.access)
         return {
             "judge_run": {"example": decided[0]["example"], "settings": step.settings},
             "judge_lesson": {},

@@ -408,7 +408,7 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
         if is_draft and isinstance(message, AIMessage):
             ran = [*filter(is_provider_run, message.content)]
             visible, is_draft = visible.model_copy(update={"content": ran}), not ran
-        if _is_gates(message):
+        if _is_gate_tool_result(message):
             checked.add(message.tool_call_id)
         elif is_note or is_draft or _hands_back(message):
             continue
@@ -417,7 +417,7 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
     return shown[::-1]
 
 
-def _is_gates(message: BaseMessage) -> TypeGuard[ToolMessage]:
+def _is_gate_tool_result(message: BaseMessage) -> TypeGuard[ToolMessage]:
     artifact = message.artifact if isinstance(message, ToolMessage) else None
     return isinstance(artifact, Mapping) and artifact.keys() >= {"gate", "let_through", "judgment"}
 

@@ -100,9 +100,7 @@ class Aggregate(Settings):
         scales = {criterion.name: criterion.scale for criterion in criteria}
         self._check(scales)
         weights = {
-            name: self.weights.get(name, 1.0)
-            for name, scale in scales.items()
-            if _is_ordered(scale)
+            name: self.weights.get(name, 1.0) for name, scale in scales.items() if _has_share(scale)
         }
         if not any(weights.values()) and (self.passes is not None or not self.vetoes):
             raise InvalidInputError(
@@ -142,14 +140,15 @@ class Aggregate(Settings):
                     f"{', '.join(scales)}."
                 )
         for name, weight in self.weights.items():
-            if weight and not _is_ordered(scales[name]):
+            if weight and not _has_share(scales[name]):
                 raise InvalidInputError(
                     f"weights: the scale of {name!r} has no order, so it can't count in a mean. "
                     "Give it a veto instead, or `ordered=True`."
                 )
 
 
-def _is_ordered(scale: Scale) -> bool:
+def _has_share(scale: Scale) -> bool:
+    """Return whether `share_of_scale` maps the scale's values to 0 to 1."""
     return isinstance(scale, Boolean | Numeric) or bool(getattr(scale, "ordered", False))
 
 
@@ -300,30 +299,30 @@ class _Panel:
         self.criteria = {name: resources.criterion for name, resources in self.resources.items()}
         self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
 
-    async def retrieve_episodes(self, step: NodeCall) -> StateUpdate:
+    async def retrieve_episodes(self, call: NodeCall) -> StateUpdate:
         """Check and embed the example, and clear the results of an earlier run on the thread."""
-        own, settings = step.resources.judge, step.settings
+        settings = call.settings
         if settings["review"] is not None:
             PanelSettings(review=settings["review"])  # a parent's context may hold another mode
-        example, vector, problem = prepare_example(step), None, None
-        if own.weighs or (own.use_episodes and settings["k"]):
+        example, vector, problem = prepare_example(call), None, None
+        if call.finds_similar:
             try:
-                vector = await self._embed(step, example)
+                vector = await self._embed(call, example)
             except EmbeddingError as error:
-                if own.on_embedding_error == "raise":
+                if call.judge.on_embedding_error == "raise":
                     raise
                 problem = str(error)
         blank = dict.fromkeys(PanelState.__annotations__.keys() - RunInput.__annotations__.keys())
         judge_run = {"example": example.to_json(), "settings": settings, "vector": vector}
         return {**blank, "judge_run": {**judge_run, "embedding_error": problem}}
 
-    async def judge_criteria(self, step: NodeCall) -> StateUpdate:
+    async def judge_criteria(self, call: NodeCall) -> StateUpdate:
         """Compute the score; without a judgment fail, and judge again when the run is resumed."""
-        state = step.state
+        state = call.state
         if state["judgments"]:
             return {"aggregate": self._aggregated(state["judgments"], {})}
         # A retry has all failures already; only a resumed run judges again.
-        if is_resuming() and getattr(step.runtime.execution_info, "node_attempt", 1) == 1:
+        if is_resuming() and getattr(call.runtime.execution_info, "node_attempt", 1) == 1:
             return {"errors": None, "judge_failures": None}
         # In the panel's order, so that the error is the same in each run.
         name = next(name for name in self.resources if name in state["errors"])
@@ -332,14 +331,14 @@ class _Panel:
         message = f"None of the {len(self.resources)} criteria could be judged: "
         raise kind(message + state["errors"][name])
 
-    async def collect_feedback(self, step: NodeCall) -> StateUpdate:
-        step.warn_without_checkpointer("panel")
-        state, example = step.state, step.example
+    async def collect_feedback(self, call: NodeCall) -> StateUpdate:
+        call.warn_without_checkpointer("panel")
+        state, example = call.state, call.example
         judgments, guidelines = _judgments(state), {}
         memories = require_channel(state, "judge_memories")
-        accesses = await self._readable(step)  # before the question, as in `collect_feedback`
+        accesses = await self._readable(call)  # before the question, as in `collect_feedback`
         for name in [name for name in accesses if name in memories]:  # it may be a new panel
-            memory = await Retrieved.load(step.io, accesses[name], memories[name])
+            memory = await Retrieved.load(call.io, accesses[name], memories[name])
             guidelines[name] = memory.all_guidelines
         was_shown = is_resuming()
         replies = panel_form(
@@ -349,43 +348,43 @@ class _Panel:
             errors=state["errors"],
             guidelines=guidelines,
             was_shown=was_shown,
-        ).ask(step.settings["namespace"])
+        ).ask(call.settings["namespace"])
         if replies is None:
             return {"feedback": None}
         feedback = {}
         for name, fields in replies.items():
             judgment = judgments.get(name) if was_shown else None
-            access = self.resources[name].memory(step.access.store, step.settings)
-            feedback[name] = make_feedback(replace(step, access=access), fields, example, judgment)
+            access = self.resources[name].memory(call.access.store, call.settings)
+            feedback[name] = make_feedback(replace(call, access=access), fields, example, judgment)
         given = {name: fields for name, fields in feedback.items() if fields is not None}
         return {"feedback": given, "aggregate": self._aggregated(state["judgments"], given)}
 
-    async def learn_criteria(self, step: NodeCall) -> StateUpdate:
+    async def learn_criteria(self, call: NodeCall) -> StateUpdate:
         """Embed the example for the memories that learn, if judging did not."""
-        judge_run = require_channel(step.state, "judge_run")
-        errors = dict.fromkeys(step.state["feedback"].keys() - self.resources.keys(), _GONE)
-        if step.access.load_vector(judge_run["vector"]) is not None:
+        judge_run = require_channel(call.state, "judge_run")
+        errors = dict.fromkeys(call.state["feedback"].keys() - self.resources.keys(), _GONE)
+        if call.access.load_vector(judge_run["vector"]) is not None:
             return {"errors": errors}
         vector = None
         try:
-            vector = await self._embed(step, step.example, always=True)
+            vector = await self._embed(call, call.example, always=True)
         except EmbeddingError as error:
             if not error.is_refusal:
                 raise
         return {"errors": errors, "judge_run": {**judge_run, "vector": vector}}
 
-    async def _embed(self, step: NodeCall, example: Example, *, always: bool = False) -> str | None:
-        accesses = [*(await self._readable(step)).values()]
-        vector = await embed_once(step.io, accesses, example, always=always)
-        return None if vector is None else step.access.dump_vector(vector)
+    async def _embed(self, call: NodeCall, example: Example, *, always: bool = False) -> str | None:
+        accesses = [*(await self._readable(call)).values()]
+        vector = await embed_once(call.io, accesses, example, always=always)
+        return None if vector is None else call.access.dump_vector(vector)
 
-    async def _readable(self, step: NodeCall) -> dict[str, MemoryAccess]:
+    async def _readable(self, call: NodeCall) -> dict[str, MemoryAccess]:
         """Refresh the memories; without those that fail, which `learn_one` reports."""
         accesses = {}
         for name, resources in self.resources.items():
-            access = resources.memory(step.access.store, step.settings)
+            access = resources.memory(call.access.store, call.settings)
             try:
-                await access.refresh(step.io)
+                await access.refresh(call.io)
                 accesses[name] = access
             except MemAlignError as error:
                 _log_or_raise(name, error)
@@ -412,23 +411,23 @@ def _log_or_raise(name: str, error: MemAlignError) -> None:
     logger.warning("The panel continues without %r: %s", name, error)
 
 
-async def judge_one(step: NodeCall) -> StateUpdate:
+async def judge_one(call: NodeCall) -> StateUpdate:
     """Judge by one criterion, with its memory."""
-    name, judge_run = step.resources.criterion.name, require_channel(step.state, "judge_run")
+    name, judge_run = call.resources.criterion.name, require_channel(call.state, "judge_run")
     problem = judge_run["embedding_error"]
-    vector = EmbeddingError(problem) if problem else step.access.load_vector(judge_run["vector"])
+    vector = EmbeddingError(problem) if problem else call.access.load_vector(judge_run["vector"])
     try:
-        retrieved = await retrieve(step, step.example, vector)
-        own = replace(step, state={**step.state, "judge_memory": vars(retrieved)})
+        retrieved = await retrieve(call, call.example, vector)
+        own = replace(call, state={**call.state, "judge_memory": vars(retrieved)})
         memory = (await judging.assemble_guidelines(own))["judge_memory"]
         with_vector = {**memory, "vector": memory["vector"] or judge_run["vector"]}
-        own = replace(step, state={**step.state, "judge_memory": with_vector})
+        own = replace(call, state={**call.state, "judge_memory": with_vector})
         update = await judging.judge_example(own)
     except MemAlignError as error:
         _log_or_raise(name, error)
         return {"errors": {name: str(error)}, "judge_failures": {name: type(error).__name__}}
     value = update["judgment"]["value"]
-    step.runtime.stream_writer({"type": "panel_judgment", "criterion": name, "value": value})
+    call.runtime.stream_writer({"type": "panel_judgment", "criterion": name, "value": value})
     memory.pop("vector", None)
     return {
         "judgments": {name: update["judgment"]},
@@ -437,18 +436,18 @@ async def judge_one(step: NodeCall) -> StateUpdate:
     }
 
 
-async def learn_one(step: NodeCall) -> StateUpdate:
+async def learn_one(call: NodeCall) -> StateUpdate:
     """Learn from the expert's feedback on one criterion."""
-    name, judge_run = step.resources.criterion.name, require_channel(step.state, "judge_run")
-    if name not in step.state["feedback"]:  # the node was another criterion's
+    name, judge_run = call.resources.criterion.name, require_channel(call.state, "judge_run")
+    if name not in call.state["feedback"]:  # the node was another criterion's
         return {}
-    own = {"feedback": step.state["feedback"][name], "judge_lesson": {}}
+    own = {"feedback": call.state["feedback"][name], "judge_lesson": {}}
     own |= {"judge_memory": {"vector": judge_run["vector"]}}
-    step = replace(step, state={**step.state, **own})
+    call = replace(call, state={**call.state, **own})
     try:
-        if not step.feedback.agrees:
-            step = replace(step, state={**step.state, **await distill_feedback(step)})
-        learned = (await commit_memory(step))["learned"]
+        if not call.feedback.agrees:
+            call = replace(call, state={**call.state, **await distill_feedback(call)})
+        learned = (await commit_memory(call))["learned"]
         if learned is None or learned["episode_ids"]:
             return {"learned": {name: learned}}
         problem = f"{_STORED}: {' '.join(learned['warnings'])}"

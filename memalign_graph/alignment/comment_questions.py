@@ -228,8 +228,7 @@ async def _choose(
     # not from the outputs as this comment wants them.
     needed = max(_SUPPORT_SHARE * best, _MIN_SUPPORT)
     average = fmean if is_accepted else min
-    support = {each: contrast(each, average) for each in active if each in answers}
-    supported = {each: difference for each, difference in support.items() if difference >= needed}
+    supported = {each: gain for each in active if (gain := contrast(each, average)) >= needed}
     choices = supported or working
     if not choices:
         return None
@@ -256,7 +255,7 @@ async def _other_examples(
     """Return the case as the expert wants it, and the newest cases with another value."""
     rows = [
         row
-        for row in (await access.refresh(io)).newest()
+        for row in (await access.refresh(io)).labeled_rows()
         if (level := _level(row, access.criterion.scale)) is not None
         and (level == 1) != is_accepted
         and row.example_id != episode.example_id

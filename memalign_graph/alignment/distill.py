@@ -166,7 +166,7 @@ async def distill_in_batches(
                 half = len(waiting) // 2
                 parts += [waiting[half:], waiting[:half]]
                 continue
-            result = sum((failed(access, chat, each, error) for each in waiting), result)
+            result = sum((failure_of(access, chat, each, error) for each in waiting), result)
         else:
             parts += [] if leaves_rest else [waiting]
     return result
@@ -186,10 +186,11 @@ async def reword(
     try:
         result = await distill_episodes(io, access, chat, newest[:_MAX_SOURCES], max_operations=1)
     except (ChatModelError, ModelAnswerError) as error:
-        return failed(access, chat, guideline, error)
+        return failure_of(access, chat, guideline, error)
     if not result.operations:
         why = NoWordingError("the model gave no new wording")
-        return DistillResult(warnings=result.all_warnings) + failed(access, chat, guideline, why)
+        failure = failure_of(access, chat, guideline, why)
+        return DistillResult(warnings=result.all_warnings) + failure
     operation = GuidelineOperation(
         guideline_id=guideline.id,
         action="revise",
@@ -211,7 +212,7 @@ async def reword_pending(
 ) -> DistillResult:
     """Reword the pending guidelines whose attempts are not used up."""
     pending = await access.pending_guidelines(io)
-    outdated = islice(can_be_tried(access, chat, pending), max_guidelines)
+    outdated = islice(sources_to_try(access, chat, pending), max_guidelines)
     rewording = [reword(io, access, chat, guideline) for guideline in outdated]
     return sum(await io.gather(rewording, limit), DistillResult())
 
@@ -229,7 +230,7 @@ async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[s
     return {**learned, "warnings": warnings}
 
 
-def can_be_tried(
+def sources_to_try(
     access: MemoryAccess, chat: BaseChatModel, sources: Iterable[Source]
 ) -> Iterator[Source]:
     """Return the sources whose attempts are not used up since they last changed."""
@@ -238,11 +239,11 @@ def can_be_tried(
     return (each for each in sources if not has_failures or _attempts_left(access, key, each))
 
 
-def given_up(
+def give_up_warnings(
     access: MemoryAccess, chat: BaseChatModel, kind: str, sources: Sequence[Episode | Guideline]
 ) -> list[str]:
     """Return a warning about sources whose attempts are used up, if there are any."""
-    left = {source.id for source in can_be_tried(access, chat, sources)}
+    left = {source.id for source in sources_to_try(access, chat, sources)}
     ids = sorted({source.id for source in sources} - left)
     return [_GIVEN_UP.format(len(ids), kind, MAX_ATTEMPTS, enumerate_ids(ids))] if ids else []
 
@@ -259,10 +260,10 @@ def count_unused(
     return {episode_id: left[0] for episode_id, left in attempts.items() if len(left) > 1}
 
 
-def failed(
+def failure_of(
     access: MemoryAccess, chat: BaseChatModel, source: Episode | Guideline, error: ModelError
 ) -> DistillResult:
-    """Report a failure; it counts as an attempt only if the model could be reached."""
+    """Return the result of a failure: an attempt is used up only if the model could be reached."""
     kind = "Feedback" if isinstance(source, Episode) else "Guideline"
     warning = f"{kind} {source.id} could not be distilled and stays pending: {error}"
     left = _attempts_left(access, _model_key(chat), source)

@@ -25,7 +25,7 @@ from memalign_graph.memory.guidelines import (
     GuidelineOperation,
     GuidelineTable,
     bylines_of,
-    newest,
+    last_date,
     outweighs,
 )
 from memalign_graph.memory.learning import (
@@ -343,7 +343,7 @@ class ProposalMerger:
         """Return what the newer of two guidelines has more of: one by hand is always newer."""
         if guideline.origin == "expert":
             return True, guideline.updated_at
-        return False, newest(self._bylines, guideline.episode_ids)
+        return False, last_date(self._bylines, guideline.episode_ids)
 
     def _side(self, guideline: Guideline) -> ConflictSide:
         return ConflictSide(

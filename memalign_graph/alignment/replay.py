@@ -184,7 +184,7 @@ async def select_cases(
 ) -> list[ReplayCase]:
     """Select the seen cases nearest to the operations' sources, and a random sample of others."""
     view, scale = await access.refresh(io), access.criterion.scale
-    await index_missing(io, access, view)
+    await index_missing(io, access)
     valued = {
         row.vector_key: None for row in view.rows() if value_or_none(row.value, scale) is not None
     }

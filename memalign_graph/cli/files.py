@@ -60,20 +60,20 @@ def read_text(path: str) -> str:
         raise InvalidInputError(f"it can't be read: {problem}.") from error
 
 
-def check_database(location: str | Path, option: str) -> None:
-    """Check that it is a database or may become one, without creating or changing it."""
+def check_database(location: str | Path) -> None:
+    """Check that --memory is a database or may become one, without creating or changing it."""
     path = Path(location)
     try:
         is_file = not is_postgres(location)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{option}: {str(error).removeprefix('store: ')}") from error
+        raise InvalidInputError(f"--memory: {str(error).removeprefix('store: ')}") from error
     problem = None
     if str(location) == ":memory:":
         problem = "would be lost when the command ends: name a file"
     elif is_file and path.exists() and path.stat().st_size and not _is_database(path):
         problem = "is not an SQLite file and is left as it is: name another"
     if problem:
-        raise InvalidInputError(f"{option}: {path} {problem}.")
+        raise InvalidInputError(f"--memory: {path} {problem}.")
 
 
 def has_table(location: str | Path, name: str) -> bool:

@@ -172,7 +172,7 @@ class MemoryLocation:
             raise InvalidInputError("--namespace: give one, as --criterion has require_namespace.")
         with option_errors():
             check_namespace(self.context["namespace"])
-        check_database(self.memory, "--memory")
+        check_database(self.memory)
         if must_exist and not has_table(self.memory, "store"):
             raise InvalidInputError(
                 f"--memory: {without_secrets(self.memory)} has no memory: `memalign align` makes "

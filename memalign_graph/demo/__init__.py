@@ -54,7 +54,7 @@ def demo(
     from memalign_graph.models import models_from_environment
     from memalign_graph.types import Criterion
 
-    check_database(memory, "--memory")
+    check_database(memory)
     path = resources.files(__package__).joinpath("cases", "sql.json" if sql else "exam.json")
     scenario = json.loads(path.read_text("utf-8"))
     criterion = Criterion.model_validate(scenario["criterion"])

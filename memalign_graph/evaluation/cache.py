@@ -23,7 +23,7 @@ from memalign_graph.asking import cached_answers
 from memalign_graph.evaluation.report import UsageRow
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync, sync_async_methods
-from memalign_graph.memory.index import decode_vector, encode_vector, normalised, vector_key
+from memalign_graph.memory.index import decode_vector, encode_vector, normalize_vectors, vector_key
 from memalign_graph.models import Embedder, EmbeddingsLike, embed_texts
 from memalign_graph.tracing import PURPOSE
 
@@ -124,7 +124,7 @@ class CachedEmbeddings(Embeddings):
         if missing:
             self._count("embed", embedding_calls=1, texts_embedded=len(missing))
             answer = await embed_texts(io, self._embedder.embeddings, list(missing.values()))
-            new = normalised(answer, len(missing), self.model)
+            new = normalize_vectors(answer, len(missing), self.model)
             by_key |= zip(missing, new, strict=True)
             encoded = [(key, {"vector": encode_vector(by_key[key])}) for key in missing]
             await io.batch(self._store, [PutOp(_VECTORS, *item, index=False) for item in encoded])

@@ -86,7 +86,7 @@ def load_cases(
     """
     is_present = _present_judge(view, judge_key)
     sources = {guideline.id: {*guideline.episode_ids} for guideline in view.guidelines}
-    keys = (row.vector_key for row in view.newest())
+    keys = (row.vector_key for row in view.labeled_rows())
     vectors = view.vectors(islice(dict.fromkeys(keys), max_cases or MAX_CASES))
     rows_by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
     for key in vectors:
@@ -151,7 +151,7 @@ def _present_judge(view: MemoryView, judge_key: str | None) -> Callable[[PastVer
     """Return the test whether the present judge gave a verdict."""
     name: str | None = name_in_key(judge_key or "")
     if judge_key is None:
-        newest = next(filter(None, (row.past_verdict for row in view.newest())), None)
+        newest = next(filter(None, (row.past_verdict for row in view.labeled_rows())), None)
         judge_key, name = (newest.judge_key, newest.model) if newest else (None, None)
 
     def is_present(past: PastVerdict) -> bool:

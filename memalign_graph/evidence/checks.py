@@ -189,7 +189,7 @@ async def fill_check_answers(
     view = await access.refresh(io)
     name, scale, answers = model_name_of(chat), access.criterion.scale, check_answers(view)
     episode_ids: dict[str, str] = {}
-    for row in view.newest():
+    for row in view.labeled_rows():
         if value_or_none(row.value, scale) is not None:
             episode_ids.setdefault(row.example_id, row.id)
     guidelines = [each for each in await access.guidelines(io) if each.question]
@@ -223,11 +223,7 @@ async def fill_check_answers(
 
 
 async def fill_questions(
-    io: IO,
-    access: MemoryAccess,
-    chat: BaseChatModel,
-    criterion: Criterion,
-    guidelines: Sequence[Guideline],
+    io: IO, access: MemoryAccess, chat: BaseChatModel, guidelines: Sequence[Guideline]
 ) -> str | None:
     """Record a question for each guideline without one; returns a warning if that fails."""
     texts = list(dict.fromkeys(each.text for each in guidelines if each.question is None))
@@ -235,7 +231,8 @@ async def fill_questions(
 
     async def ask_some(some: Sequence[str]) -> dict[str, str]:
         try:
-            return dict(zip(some, await _ask_for_questions(io, chat, criterion, some), strict=True))
+            questions = await _ask_for_questions(io, chat, access.criterion, some)
+            return dict(zip(some, questions, strict=True))
         except MemAlignError as error:
             if not error.is_refusal or len(some) == 1:
                 failures.update(dict.fromkeys(some, error))

@@ -45,10 +45,9 @@ async def current_evidence_model(
 
     Without a key, the verdicts of the judge that gave the newest one count.
     """
-    view = access.view
-    if view.version != version:
-        view = await access.refresh(io)
-    await index_missing(io, access, view)
+    if access.view.version != version:
+        await access.refresh(io)
+    await index_missing(io, access)
     return _model_of(access, judge_key)
 
 

@@ -56,11 +56,13 @@ def judge_dataset(dataset: Any, judge: Any, *, store: Any, **options: Any) -> An
 class _Worker:
     """A judge with one version of the memory, in a process of its own."""
 
-    def __init__(self, judge: Any, store: Any, name: Any, config: Any, version: Any = None) -> None:
+    def __init__(
+        self, judge: Any, store: Any, namespace: Any, config: Any, version: Any = None
+    ) -> None:
         made = judge() if callable(judge) else judge
         if made.keep_judgments is not None:
             raise InvalidInputError("keep_judgments: leave it out: the dataset keeps judgments.")
-        labels = namespace_labels(made, name)
+        labels = namespace_labels(made, namespace)
         opened = store() if callable(store) else open_store(store)
         with nullcontext(opened) if isinstance(opened, BaseStore) else opened as base:
             memory = JudgeMemory(base, made.criterion, namespace=labels, embeddings=made.embeddings)

@@ -274,8 +274,6 @@ async def _with_questions(case: Case) -> tuple[Sequence[Guideline], str | None]:
     guidelines = case.retrieved.all_guidelines
     if all(guideline.question is not None for guideline in guidelines):
         return guidelines, None
-    criterion = call.resources.criterion
-    model = call.distill_chat_model
-    unasked = await fill_questions(call.io, call.access, model, criterion, guidelines)
+    unasked = await fill_questions(call.io, call.access, call.distill_chat_model, guidelines)
     by_id = {guideline.id: guideline for guideline in await call.access.guidelines(call.io)}
     return [by_id.get(guideline.id, guideline) for guideline in guidelines], unasked

@@ -174,7 +174,10 @@ class MemoryAccess:
         records = await self.get(io, self.layout.of("words"), missing)
         for key in missing:
             if key not in records:
-                raise MemAlignError(f"The feedback record {key!r} is no longer in the store.")
+                raise MemAlignError(
+                    f"The feedback record {key!r} is missing in the store: restore it from a "
+                    "backup, and use a store in which no item expires."
+                )
         view.add(facts, {key: self.read_row(record) for key, record in records.items()}, vectors)
         view.is_loaded, view.head = True, head
         evict_views()

@@ -69,7 +69,7 @@ async def remember(
     checked = [
         item
         for item in checked
-        if (row := _row_hash(item)) not in outdated or _is_newer(view, item, logged[row])
+        if (row := _log_key(item)) not in outdated or _is_newer(view, item, logged[row])
     ]
     new = {item.episode_id: item.example for item in checked if not view.holds(item.episode_id)}
     warnings: list[str] = []
@@ -99,7 +99,7 @@ async def remember(
     authors = {item.author for item in checked}
     author = authors.pop() if len(authors) == 1 else None
     written = [submitted[key] for key, episode in after.items() if episode != stored.get(key)]
-    rows = {*map(_row_hash, checked)} if is_table else set()
+    rows = {*map(_log_key, checked)} if is_table else set()
     # The record of merged feedback has another hash than its row: the log keeps both.
     recorded = {(key, episode.word) for key, episode in submitted.items() if key not in stored}
     repeated = by_episode(rows - logged.keys() - recorded)
@@ -162,8 +162,8 @@ def _is_newer(view: MemoryView, row: Feedback, logged_at: datetime) -> bool:
     return is_dated and (view.holds(key) or logged_at < row.given_at > view.forgotten_at(key))
 
 
-def _row_hash(feedback: Feedback) -> tuple[str, str]:
-    """Return the episode id and feedback hash."""
+def _log_key(feedback: Feedback) -> tuple[str, str]:
+    """Return the key of feedback in `feedback_in_log`: the episode's id and the hash."""
     return feedback.episode_id, Episode.from_feedback(feedback).word
 
 

@@ -81,7 +81,7 @@ def check_guideline_text(text: Any, question: str | None = None) -> str:
             f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters. Shorten it."
         )
     if len(question or "") > MAX_QUESTION_CHARS:
-        raise InvalidInputError(f"question: it has more than {MAX_QUESTION_CHARS} characters.")
+        raise InvalidInputError(f"question: over {MAX_QUESTION_CHARS} characters. Shorten it.")
     return " ".join(text.split())
 
 
@@ -104,7 +104,7 @@ def bylines_of(bylines: Mapping[str, Byline], episode_ids: Iterable[str]) -> lis
     return [bylines.get(key, (LONG_AGO, key)) for key in episode_ids]
 
 
-def newest(bylines: Mapping[str, Byline], episode_ids: Iterable[str]) -> datetime:
+def last_date(bylines: Mapping[str, Byline], episode_ids: Iterable[str]) -> datetime:
     return max((date for date, _ in bylines_of(bylines, episode_ids)), default=LONG_AGO)
 
 
@@ -243,7 +243,8 @@ class GuidelineTable:
         if not self._bylines or not sources:
             return False
         own, bylines = guideline.episode_ids, self._bylines
-        stays = newest(bylines, own) > newest(bylines, sources) or outweighs(bylines, own, sources)
+        is_newer = last_date(bylines, own) > last_date(bylines, sources)
+        stays = is_newer or outweighs(bylines, own, sources)
         if stays:
             self.outweighing[guideline.id] = guideline.text
         return stays
@@ -285,7 +286,7 @@ class GuidelineTable:
         stays = target is not None and self._stays(target, sources)
         instead = operation.superseded_by
         own, bylines = [] if target is None else target.episode_ids, self._bylines
-        is_older = newest(bylines, sources) < newest(bylines, own)
+        is_older = last_date(bylines, sources) < last_date(bylines, own)
         if operation.text and (not is_older or outweighs(bylines, sources, own)):
             instead = self._add(operation.as_addition(), sources)
         if target is None and not operation.text and key not in self.after:

@@ -275,7 +275,7 @@ async def pin_memory(
     await pinned.put(io, pinned.layout.of("head"), {HEAD: {"id": newest}})
     view.is_loaded, view.head = True, newest
     vars(pinned)["view"] = get_view(pinned.store, pinned.layout, pinned.embedder.id, made=view)
-    await index_missing(io, pinned, view)
+    await index_missing(io, pinned)
     if view.version != version:
         purged = f"parts of version {version[:8]} were purged since. Cases are judged with the "
         purged += "rest; those whose prompts had the purged parts are asked again."

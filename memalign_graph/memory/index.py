@@ -39,7 +39,7 @@ def decode_vector(text: str) -> Vector:
     return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float32)
 
 
-def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
+def normalize_vectors(vectors: Any, count: int, embedder: str) -> list[Vector]:
     """Check and normalize what an embedding call returned."""
     import numpy as np
 

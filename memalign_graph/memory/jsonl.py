@@ -29,7 +29,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, GuidelineRevision, Item, filter_answers
 from memalign_graph.memory.feedback import by_episode, feedback_in_log
 from memalign_graph.memory.guidelines import check_guideline_text, check_name, guideline_with_text
-from memalign_graph.memory.index import decode_vector, normalised, retrieval_text, vector_key
+from memalign_graph.memory.index import decode_vector, normalize_vectors, retrieval_text, vector_key
 from memalign_graph.memory.memory_state import merge_feedback
 from memalign_graph.memory.purge import write_fact
 from memalign_graph.memory.recall import embedder_namespaces, first_item
@@ -272,7 +272,7 @@ class _ImportReader:
 
     def _vector(self, item: _Vector) -> None:
         base64.b64decode(item.vector, validate=True)
-        normalised([decode_vector(item.vector)], 1, item.embedder)
+        normalize_vectors([decode_vector(item.vector)], 1, item.embedder)
         self.vectors.setdefault(item.embedder, {})[item.key] = item.model_dump()
 
 

@@ -578,7 +578,7 @@ def _ids(value: Any, name: str) -> Sequence[str] | None:
         return None
     ids = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
     if not all(isinstance(each, str) for each in ids):
-        raise InvalidInputError(f"{name}: expected an id as a string, or several.")
+        raise InvalidInputError(f"{name}: expected ids as strings, got {show_value(value)}.")
     return ids
 
 

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any, Literal, TypeVar
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, PutOp, SearchOp
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from memalign_graph.errors import InvalidInputError, MemAlignError, describe_validation_error
 from memalign_graph.io import IO
@@ -46,10 +46,8 @@ _SWEEP_ITEMS = 200
 """How many kept judgments a sweep reads; the next judgment continues with further ones."""
 
 
-class KeptJudgment(BaseModel):
+class KeptJudgment(FrozenModel):
     """A judgment that an expert can still give feedback on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     judgment: Judgment
     """The judgment."""
@@ -163,8 +161,8 @@ async def kept_judgments(
 ) -> list[KeptJudgment]:
     [items] = await access.search(io, access.layout.of("judgments"))
     kept = [*readable(KeptJudgment, items)]
-    rows = (await access.refresh(io)).rows() if kept and waiting else []
-    answered = {judgment_id for row in rows for judgment_id in row.verdicts}
+    view = await access.refresh(io) if kept and waiting else None
+    answered = view.answered_judgment_ids() if view else set()
     at = utc_now()
     left = [each for each in kept if each.kept_until > at and each.judgment.id not in answered]
     return sorted(left, key=lambda each: (each.kept_until, each.judgment.id))

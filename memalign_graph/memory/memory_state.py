@@ -68,8 +68,7 @@ class EpisodeRow:
     key: str
     content_hash: str
     feedback_hash: str
-    """The `word` by which lessons name the feedback: of the comment alone, if its value came
-    later."""
+    """The hash by which lessons name the feedback; of the comment alone if its value came later."""
     content: Mapping[str, Any]
     """The episode as JSON; its status alone after a purge."""
     id: str = ""

@@ -96,7 +96,9 @@ class Selection:
                 "`author` or `where`."
             )
         if self.where is not None and not callable(self.where):
-            raise InvalidInputError("where: expected a function that takes an Episode.")
+            raise InvalidInputError(
+                f"where: expected a function of an Episode, got {type(self.where).__name__}."
+            )
 
     def unknown(self, episodes: Collection[Episode]) -> list[str]:
         """Return the chosen ids that none of some episodes has."""

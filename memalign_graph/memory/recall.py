@@ -20,7 +20,7 @@ from memalign_graph.memory.index import (
     Vector,
     decode_vector,
     encode_vector,
-    normalised,
+    normalize_vectors,
     retrieval_text,
     vector_key,
 )
@@ -112,7 +112,7 @@ async def recall(
     if view.is_empty:
         return RecallResult(version, warnings=warnings)
     key = vector_key(access.embedder.id, text)
-    await index_missing(io, access, view)
+    await index_missing(io, access)
     stored = view.index.get(key)
     vector = vector if stored is None else stored
     if vector is None:
@@ -226,7 +226,7 @@ async def embed(
     async def request(keys: Sequence[str]) -> None:
         try:
             answer = await embed_texts(io, access.embedder.embeddings, [texts[key] for key in keys])
-            embedded = normalised(answer, len(keys), access.embedder.id)
+            embedded = normalize_vectors(answer, len(keys), access.embedder.id)
             vectors.update(zip(keys, embedded, strict=True))
         except EmbeddingError as error:
             if refused is None or not error.is_refusal:
@@ -332,8 +332,9 @@ def _refusals(access: MemoryAccess, keys: Mapping[str, str]) -> list[str]:
     return access.log_warnings([warning])
 
 
-async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
+async def index_missing(io: IO, access: MemoryAccess) -> None:
     """Add the missing vectors of all episodes to the index, or wait for a caller that does."""
+    view = access.view
     missing = view.missing_texts()
     # Chunk by chunk, as who waits for too long embeds them, too.
     for keys in chunks(list(missing), _EMBED_TEXTS * _EMBED_REQUESTS):

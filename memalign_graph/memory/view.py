@@ -279,7 +279,10 @@ class MemoryView:
         with self._lock:
             return [row for _, row in sorted(self._state.rows.items())]
 
-    def newest(self) -> list[EpisodeRow]:
+    def answered_judgment_ids(self) -> set[str]:
+        return {judgment_id for row in self.rows() for judgment_id in row.verdicts}
+
+    def labeled_rows(self) -> list[EpisodeRow]:
         """Return the rows of all labeled episodes, newest first."""
         with self._lock:
             valued = [row for row in self._state.rows.values() if row.value is not None]

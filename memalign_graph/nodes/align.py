@@ -12,15 +12,15 @@ from typing import Any
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.distill import (
     NoWordingError,
-    can_be_tried,
     commit_distilled,
     distill_in_batches,
     dump_operations,
-    failed,
-    given_up,
+    failure_of,
+    give_up_warnings,
     load_operations,
     pack_batches,
     reword_pending,
+    sources_to_try,
 )
 from memalign_graph.alignment.merge import (
     merge_proposals,
@@ -144,30 +144,30 @@ class _Call(NodeCall):
         return add
 
 
-async def remember_feedback(step: _Call) -> StateUpdate:
+async def remember_feedback(call: _Call) -> StateUpdate:
     """Store valid feedback, and pack all that is pending into batches."""
-    io, access, criterion = step.io, step.access, step.resources.criterion
-    records = step.state.get("feedback")
+    io, access, criterion = call.io, call.access, call.resources.criterion
+    records = call.state.get("feedback")
     if not isinstance(records, list | tuple):
         raise InvalidInputError(
             "feedback: expected a list of Feedback, or of dicts with its fields, such as "
             "[{'inputs': ..., 'outputs': ..., 'value': ..., 'rationale': ...}]."
         )
-    max_input_tokens(step.distill_chat_model)  # before anything is stored: it may be unusable
+    max_input_tokens(call.distill_chat_model)  # before anything is stored: it may be unusable
     feedback: list[Feedback] = []
     rejected: list[Lesson] = []
     for index, record in enumerate(records):
         try:
-            item = parse_record(record, criterion, step.options.learn_from)
-            thread_id = item.thread_id or step.thread_id
+            item = parse_record(record, criterion, call.options.learn_from)
+            thread_id = item.thread_id or call.thread_id
             feedback.append(item.model_copy(update={"thread_id": thread_id}))
         except InvalidInputError as error:
             rejected.append({"index": index, "reason": str(error)})
-    step.progress("remember", 0, len(feedback))
+    call.progress("remember", 0, len(feedback))
     version_before = (await access.refresh(io)).version
     guidelines = await access.guidelines(io)
     stored = await remember(io, access, feedback, is_table=True)
-    step.progress("remember", len(feedback), len(feedback))
+    call.progress("remember", len(feedback), len(feedback))
     agreement = expert_agreement(await access.all_episodes(io), criterion.scale)
     new, changed = len(stored.new), len(stored.changed)
     by_id = {episode.id: episode for episode in stored.episodes}
@@ -183,14 +183,14 @@ async def remember_feedback(step: _Call) -> StateUpdate:
         "rejected": rejected,
         "agreement": agreement.model_dump(mode="json"),
         "memory_version_before": version_before,
-        **await _pack(step, warnings),
+        **await _pack(call, warnings),
         "warnings": [*stored.warnings, *access.log_warnings(warnings)],
         "guidelines_before": [guideline.to_json() for guideline in guidelines],
         "new_ids": sorted(stored.new | stored.changed),
         # A purge finds by these ids that the thread has the feedback.
         "feedback_ids": list(dict.fromkeys(item.episode_id for item in feedback)),
     }
-    return {"judge_run": {"settings": step.settings}, **step.learned(**lesson)}
+    return {"judge_run": {"settings": call.settings}, **call.learned(**lesson)}
 
 
 def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
@@ -202,40 +202,40 @@ def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
     )
 
 
-async def _pack(step: _Call, warnings: list[str]) -> Lesson:
+async def _pack(call: _Call, warnings: list[str]) -> Lesson:
     """Pack pending feedback into batches; add a warning about what is given up."""
-    if not step.options.distill:
+    if not call.options.distill:
         return {"batches": [], "has_pending": False}
-    io, access, chat = step.io, step.access, step.distill_chat_model
+    io, access, chat = call.io, call.access, call.distill_chat_model
     pending = [*(await access.episodes(io, (await access.refresh(io)).pending())).values()]
     outdated = await access.pending_guidelines(io)
     for kind, items in (("piece(s) of feedback", pending), ("pending guideline(s)", outdated)):
-        warnings += given_up(access, chat, kind, items)
+        warnings += give_up_warnings(access, chat, kind, items)
     batches = pack_batches(
-        [*can_be_tried(access, chat, pending)],
+        [*sources_to_try(access, chat, pending)],
         access.criterion,
         await access.guidelines(io),
         max_input_tokens=max_input_tokens(chat),
-        max_batch_size=step.options.batch_size,
+        max_batch_size=call.options.batch_size,
         is_small=is_small_model(chat),
     )
-    is_outdated = any(can_be_tried(access, chat, outdated))
+    is_outdated = any(sources_to_try(access, chat, outdated))
     return {"batches": batches, "has_pending": bool(batches) or is_outdated}
 
 
-async def distill_batches(step: _Call) -> StateUpdate:
+async def distill_batches(call: _Call) -> StateUpdate:
     """Distill all batches concurrently, and reword guidelines that lost a source.
 
     A batch that fails is left out if anything else was distilled.
     """
     # A run that broke off under release 0.2 has these ids in a dict, or a guideline's id.
     named = [
-        each if isinstance(each, dict) else {"episode_ids": each} for each in step.lesson["batches"]
+        each if isinstance(each, dict) else {"episode_ids": each} for each in call.lesson["batches"]
     ]
     batches: list[list[str]] = [each["episode_ids"] for each in named if "episode_ids" in each]
-    access, chat = step.access, step.distill_chat_model
-    io = CachedRepliesIO(step.io, access)
-    add_progress = step.progress_counter("distill", len(batches))
+    access, chat = call.access, call.distill_chat_model
+    io = CachedRepliesIO(call.io, access)
+    add_progress = call.progress_counter("distill", len(batches))
 
     async def distill(number: int) -> DistillResult | ChatModelError:
         episodes = await access.episodes(io, batches[number])
@@ -249,16 +249,16 @@ async def distill_batches(step: _Call) -> StateUpdate:
         return result
 
     distilling = [distill(number) for number in range(len(batches))]
-    outcomes = dict(enumerate(await step.io.gather(distilling, step.max_concurrency)))
+    outcomes = dict(enumerate(await call.io.gather(distilling, call.max_concurrency)))
     results = {n: each for n, each in outcomes.items() if isinstance(each, DistillResult)}
     errors = {n: each for n, each in outcomes.items() if isinstance(each, ChatModelError)}
     distilled = sum(results.values(), DistillResult())
-    reworded = await reword_pending(io, access, chat, limit=step.max_concurrency)
+    reworded = await reword_pending(io, access, chat, limit=call.max_concurrency)
     unreachable = [*errors.values(), *(e for e in reworded.errors if not is_about_prompt(e))]
     if unreachable and not distilled.read and not reworded.read:
         raise unreachable[0]
     left_out = [_LEFT_OUT.format(n + 1, len(batches), error) for n, error in errors.items()]
-    return step.learned(
+    return call.learned(
         batches=[batches[n] for n, result in results.items() if result.read],
         proposals=[
             dump_operations(each.operations) for each in distilled.by_prompt if each.operations
@@ -268,21 +268,21 @@ async def distill_batches(step: _Call) -> StateUpdate:
         rewordings=dump_operations(reworded.operations),
         reworded=reworded.read,
         failed_attempts=[*distilled.failed_attempts, *reworded.failed_attempts],
-        warnings=step.warnings(*left_out, *distilled.all_warnings, *reworded.warnings),
+        warnings=call.warnings(*left_out, *distilled.all_warnings, *reworded.warnings),
     )
 
 
-async def consolidate_guidelines(step: _Call) -> StateUpdate:
+async def consolidate_guidelines(call: _Call) -> StateUpdate:
     """Merge proposals with each other and with the active guidelines."""
-    asks = step.options.conflicts == "ask"
-    proposals = list(map(load_operations, step.lesson["proposals"]))
-    active = await step.access.guidelines(step.io)
-    shown = shown_guidelines(active, max_input_tokens(step.distill_chat_model))
+    asks = call.options.conflicts == "ask"
+    proposals = list(map(load_operations, call.lesson["proposals"]))
+    active = await call.access.guidelines(call.io)
+    shown = shown_guidelines(active, max_input_tokens(call.distill_chat_model))
     # A single prompt has the active guidelines that fit; several are independent.
     compare = len(proposals) >= (1 if asks or len(shown) < len(active) else 2)
-    step.progress("consolidate", 0, 1)
-    io, unmerged = CachedRepliesIO(step.io, step.access), list[str]()
-    merge = partial(merge_proposals, io, step.access, step.distill_chat_model, proposals)
+    call.progress("consolidate", 0, 1)
+    io, unmerged = CachedRepliesIO(call.io, call.access), list[str]()
+    merge = partial(merge_proposals, io, call.access, call.distill_chat_model, proposals)
     try:
         merged = await merge(compare=compare)
     except (ChatModelError, ModelAnswerError) as error:
@@ -290,82 +290,81 @@ async def consolidate_guidelines(step: _Call) -> StateUpdate:
             raise
         unmerged.append(_UNMERGED.format(error))
         merged = await merge(compare=False)
-    step.progress("consolidate", 1, 1)
+    call.progress("consolidate", 1, 1)
     resolved = [] if asks else resolve_conflicts(merged.conflicts)
     unresolved = [] if asks else unresolved_warnings(merged.conflicts, resolved)
-    return step.learned(
+    return call.learned(
         operations=dump_operations([*merged.operations, *resolved]),
         left_pending=sorted(merged.left_pending),
         conflicts=[conflict.model_dump(mode="json") for conflict in merged.conflicts],
-        warnings=step.warnings(*unmerged, *unresolved, *merged.warnings),
+        warnings=call.warnings(*unmerged, *unresolved, *merged.warnings),
     )
 
 
-async def settle_conflicts(step: _Call) -> StateUpdate:
-    step.warn_without_checkpointer("alignment")
-    conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
-    decisions = conflict_form(step.resources.criterion, conflicts).ask(step.settings["namespace"])
+async def settle_conflicts(call: _Call) -> StateUpdate:
+    call.warn_without_checkpointer("alignment")
+    conflicts = [Conflict.model_validate(fields) for fields in call.lesson["conflicts"]]
+    decisions = conflict_form(call.resources.criterion, conflicts).ask(call.settings["namespace"])
     resolved = resolve_conflicts(conflicts, decisions)
-    return step.learned(
+    return call.learned(
         decisions=decisions,
-        operations=[*step.lesson["operations"], *dump_operations(resolved)],
-        warnings=step.warnings(*overruled_warnings(conflicts, decisions, resolved)),
+        operations=[*call.lesson["operations"], *dump_operations(resolved)],
+        warnings=call.warnings(*overruled_warnings(conflicts, decisions, resolved)),
     )
 
 
-async def replay_cases(step: _Call) -> StateUpdate:
+async def replay_cases(call: _Call) -> StateUpdate:
     """Judge seen cases again, and drop guidelines that regress them."""
-    lesson, judge = step.lesson, without_measuring(step.resources.judge)
-    judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
+    lesson, judge = call.lesson, without_measuring(call.resources.judge)
+    judging = replace(call, resources=JudgeResources(judge, clients=call.resources.clients))
     rewordings = load_operations(lesson["rewordings"])
     retained, outcome = await replay(
-        step.io,
-        step.access,
+        call.io,
+        call.access,
         partial(judge_leaving_out, judging),
         [*rewordings, *load_operations(lesson["operations"])],
-        max_cases=step.options.replay_cases,
-        limit=step.max_concurrency,
-        report=partial(step.progress, "replay"),
+        max_cases=call.options.replay_cases,
+        limit=call.max_concurrency,
+        report=partial(call.progress, "replay"),
     )
     dropped = {operation.guideline_id for operation in rewordings if operation not in retained}
     failures = DistillResult()
-    for guideline in await step.access.pending_guidelines(step.io):
+    for guideline in await call.access.pending_guidelines(call.io):
         if guideline.id in dropped:
-            chat, error = step.distill_chat_model, NoWordingError(_DROPPED)
-            failures += failed(step.access, chat, guideline, error)
+            chat, error = call.distill_chat_model, NoWordingError(_DROPPED)
+            failures += failure_of(call.access, chat, guideline, error)
     unjudged = list(outcome.failed.values())
     warnings = [_NOT_REPLAYED.format(len(unjudged), unjudged[0])] if unjudged else []
-    return step.learned(
+    return call.learned(
         operations=dump_operations([item for item in retained if item not in rewordings]),
         rewordings=dump_operations([item for item in retained if item in rewordings]),
         replay=outcome.model_dump(mode="json"),
         failed_attempts=[*lesson.get("failed_attempts", []), *failures.failed_attempts],
-        warnings=step.warnings(*warnings, *failures.warnings),
+        warnings=call.warnings(*warnings, *failures.warnings),
     )
 
 
-async def commit_alignment(step: _Call) -> StateUpdate:
+async def commit_alignment(call: _Call) -> StateUpdate:
     """Commit the operations and return the report; a repeated commit changes nothing."""
-    io, lesson, access = step.io, step.lesson, step.access
+    io, lesson, access = call.io, call.lesson, call.access
     # Without anything pending, the nodes between were skipped, and the lesson has no operations.
     aligned, reworded = await commit_distilled(io, access, lesson, reason="align")
     learned, warnings = [*aligned["guidelines"], *reworded], [*aligned["warnings"]]
-    if not step.options.judge_cases or lesson.get("failed_attempts"):
+    if not call.options.judge_cases or lesson.get("failed_attempts"):
         # The next attempt asks the model, and does not read the answer of this one.
         await clear_cached_replies(io, access)
-    step.progress("commit", 1, 1)
-    if step.asks_checks:
-        unasked = await fill_questions(
-            io, access, step.distill_chat_model, access.criterion, await access.guidelines(io)
-        )
+    call.progress("commit", 1, 1)
+    if call.asks_checks:
+        guidelines = await access.guidelines(io)
+        unasked = await fill_questions(io, access, call.distill_chat_model, guidelines)
         warnings += [unasked] if unasked else []
         # Answers are specific to a model: ask the judge's own. Judging repeats these prompts.
         warnings += await fill_check_answers(
-            CachedRepliesIO(io, access) if step.options.judge_cases else io,
+            CachedRepliesIO(io, access) if call.options.judge_cases else io,
             access,
-            step.chat_model,
-            limit=step.max_concurrency,
-            report_progress=partial(step.progress, "check"),
+            call.chat_model,
+            limit=call.max_concurrency,
+            report_progress=partial(call.progress, "check"),
         )
     view = await access.refresh(io)
     gone = {key for key in lesson.get("feedback_ids", []) if not view.holds(key)}
@@ -384,32 +383,32 @@ async def commit_alignment(step: _Call) -> StateUpdate:
     before = [Guideline.model_validate(fields) for fields in lesson["guidelines_before"]]
     after = await access.guidelines(io)
     fields = {name: lesson[name] for name in AlignmentReport.model_fields if name in lesson}
-    fields |= {"batches": len(fields["batches"]), "warnings": step.warnings(*warnings)}
+    fields |= {"batches": len(fields["batches"]), "warnings": call.warnings(*warnings)}
     report = AlignmentReport(
         **fields,
         guidelines=compare_guidelines(of_run(before), of_run(after), learned),
-        cost=sum_usage(step.usage()),
+        cost=sum_usage(call.usage()),
         memory_version_after=view.version,
     )
-    return {"report": report.to_json(), **step.learned()}
+    return {"report": report.to_json(), **call.learned()}
 
 
-async def judge_cases(step: _Call) -> StateUpdate:
+async def judge_cases(call: _Call) -> StateUpdate:
     """Judge the cases in memory with an expert's value and no verdict, each as if it were new.
 
     With what was learned: the evidence weighs the verdicts of the judge as it is from now on.
     """
-    io, access, report = step.io, step.access, require_channel(step.state, "report")
+    io, access, report = call.io, call.access, require_channel(call.state, "report")
     # The verdict alone: the evidence model needs it.
-    judge = step.resources.judge.but(decide="verdict")
-    judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
+    judge = call.resources.judge.but(decide="verdict")
+    judging = replace(call, resources=JudgeResources(judge, clients=call.resources.clients))
     view = await access.refresh(io)
-    await index_missing(io, access, view)
+    await index_missing(io, access)
     unjudged = unjudged_cases(view.rows(), access.criterion.scale)
     guidelines = await access.guidelines(io)
     episodes = await access.episodes(io, unjudged)
-    step.progress("judge", 0, len(unjudged))
-    add_progress = step.progress_counter("judge", len(unjudged))
+    call.progress("judge", 0, len(unjudged))
+    add_progress = call.progress_counter("judge", len(unjudged))
     judgments: dict[str, Judgment] = {}
     failures: list[MemAlignError] = []
 
@@ -423,7 +422,7 @@ async def judge_cases(step: _Call) -> StateUpdate:
         finally:
             add_progress()
 
-    await io.gather(list(map(judge_case, episodes.values())), step.max_concurrency)
+    await io.gather(list(map(judge_case, episodes.values())), call.max_concurrency)
     await record_judgments(io, access, judgments)
     await clear_cached_replies(io, access)
     counts = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
@@ -435,7 +434,7 @@ async def judge_cases(step: _Call) -> StateUpdate:
     judged = {
         "judged_cases": len(judgments),
         "warnings": [*report["warnings"], *warnings],
-        "cost": sum_usage(step.usage()).to_json(),
+        "cost": sum_usage(call.usage()).to_json(),
         "memory_version_after": (await access.refresh(io)).version,
     }
     return {"report": {**report, **judged}}

@@ -36,7 +36,7 @@ _SETTLE_S = 0.05
 
 
 async def decide_review(
-    step: NodeCall, *, forced: Sequence[ReviewReason] | None = None
+    call: NodeCall, *, forced: Sequence[ReviewReason] | None = None
 ) -> StateUpdate:
     """Decide whether an expert is asked, and keep the judgment.
 
@@ -45,11 +45,11 @@ async def decide_review(
     """
     from memalign_graph.evidence.deciding import make_review_choice
 
-    io, access, judge = step.io, step.access, step.resources.judge
-    judgment, review = step.judgment, step.resources.review
+    io, access, judge = call.io, call.access, call.resources.judge
+    judgment, review = call.judgment, call.resources.review
     # If only the run's context asks for it, the defaults apply.
     uncertain = review if isinstance(review, Uncertain) else Uncertain()
-    vector = require_channel(step.state, "judge_memory").get("vector")
+    vector = require_channel(call.state, "judge_memory").get("vector")
     choice = await make_review_choice(
         io,
         access,
@@ -57,7 +57,7 @@ async def decide_review(
         uncertain=uncertain,
         decide=judge.mode,
         vector=access.load_vector(vector),
-        has_neighbors=step.finds_similar,
+        has_neighbors=call.finds_similar,
     )
     if forced:
         choice = choice.model_copy(update={"asks": True, "reasons": [*forced, *choice.reasons]})
@@ -76,59 +76,59 @@ async def decide_review(
     decided = judgment.model_copy(update={"review": choice})
     # A kept choice not to ask says that the call ran, so only calls have one.
     shown = decided if choice.asks or forced is not None else judgment
-    kept = await keep_judgment(io, access, shown, step.example, vector, judge.keep_judgments)
+    kept = await keep_judgment(io, access, shown, call.example, vector, judge.keep_judgments)
     return {"judgment": kept.model_copy(update={"review": choice}).to_json()}
 
 
-async def collect_feedback(step: NodeCall) -> StateUpdate:
+async def collect_feedback(call: NodeCall) -> StateUpdate:
     """Ask the expert about the judgment; with the reply this node runs again from its start."""
-    step.warn_without_checkpointer("review")
+    call.warn_without_checkpointer("review")
     for name in ("feedback", "judge_lesson"):
         # A checkpoint of an earlier release has no `judge_lesson`.
-        if name not in step.state and not is_resuming():
+        if name not in call.state and not is_resuming():
             raise missing_channel(name)
-    example, judgment = step.example, step.judgment
+    example, judgment = call.example, call.judgment
     # What may fail comes before the question: a node that fails after it keeps the first reply.
-    _check_criterion(step, judgment)
-    await step.access.refresh(step.io)
-    saved_memory = require_channel(step.state, "judge_memory")
-    memory = await Retrieved.load(step.io, step.access, saved_memory)
+    _check_criterion(call, judgment)
+    await call.access.refresh(call.io)
+    saved_memory = require_channel(call.state, "judge_memory")
+    memory = await Retrieved.load(call.io, call.access, saved_memory)
     episodes = [episode for similar in memory.recalled for episode in similar.episodes]
     was_shown = is_resuming()
     fields = review_form(
-        step.resources.criterion,
+        call.resources.criterion,
         example,
         judgment,
         guidelines=memory.guidelines_by_ids(judgment.guideline_ids),
         episodes=[episode for episode in episodes if episode.id in judgment.episode_ids],
         was_shown=was_shown,
-    ).ask(step.settings["namespace"])
-    feedback = make_feedback(step, fields, example, judgment if was_shown else None)
+    ).ask(call.settings["namespace"])
+    feedback = make_feedback(call, fields, example, judgment if was_shown else None)
     return {"feedback": feedback, "judge_lesson": {}}
 
 
-async def find_the_judgment(step: NodeCall) -> StateUpdate:
-    kept = await find_judgment(step.io, step.access, step.state.get("judgment_id", ""))
-    await step.access.refresh(step.io)
+async def find_the_judgment(call: NodeCall) -> StateUpdate:
+    kept = await find_judgment(call.io, call.access, call.state.get("judgment_id", ""))
+    await call.access.refresh(call.io)
     try:
-        fields = parse_review(step.state.get("reply"), step.resources.criterion, kept.judgment)
+        fields = parse_review(call.state.get("reply"), call.resources.criterion, kept.judgment)
     except ValueError as error:
         raise InvalidInputError(f"reply: {error}") from error
     vector = None
-    if kept.vector and kept.embedder == step.access.embedder.id:
-        vector = step.access.dump_vector(decode_vector(kept.vector))
+    if kept.vector and kept.embedder == call.access.embedder.id:
+        vector = call.access.dump_vector(decode_vector(kept.vector))
     return {
-        "judge_run": {"example": kept.example.to_json(), "settings": step.settings},
+        "judge_run": {"example": kept.example.to_json(), "settings": call.settings},
         "judge_memory": Retrieved(version=kept.judgment.memory_version, vector=vector).to_json(),
         "judge_lesson": {},
         "judgment": kept.judgment.to_json(),
-        "feedback": make_feedback(step, fields, kept.example, kept.judgment),
+        "feedback": make_feedback(call, fields, kept.example, kept.judgment),
         "learned": None,
     }
 
 
 def make_feedback(
-    step: NodeCall, fields: dict[str, Any] | None, example: Example, judgment: Judgment | None
+    call: NodeCall, fields: dict[str, Any] | None, example: Example, judgment: Judgment | None
 ) -> dict[str, Any] | None:
     """Return feedback as JSON, dated by the memory as last refreshed.
 
@@ -138,17 +138,17 @@ def make_feedback(
     if fields is None:
         return None
     if "id" not in fields:  # an id distinguishes experts without names
-        fields = {"author": signed_in(step.runtime), **fields}
-    undated = Feedback(example=example, judgment=judgment, thread_id=step.thread_id, **fields)
+        fields = {"author": signed_in(call.runtime), **fields}
+    undated = Feedback(example=example, judgment=judgment, thread_id=call.thread_id, **fields)
     if undated.judgment is not None:
-        _check_criterion(step, undated.judgment)
-    feedback = date_reply(step, undated, fields.get("given_at"))
-    is_forgotten = step.access.view.forgotten_at(feedback.episode_id) > feedback.given_at
+        _check_criterion(call, undated.judgment)
+    feedback = date_reply(call, undated, fields.get("given_at"))
+    is_forgotten = call.access.view.forgotten_at(feedback.episode_id) > feedback.given_at
     return None if is_forgotten else feedback.to_json()
 
 
-def _check_criterion(step: NodeCall, judgment: Judgment) -> None:
-    name = step.access.criterion.name
+def _check_criterion(call: NodeCall, judgment: Judgment) -> None:
+    name = call.access.criterion.name
     if judgment.criterion != name:
         raise InvalidInputError(
             f"criterion: the expert was asked about {judgment.criterion!r}, but this graph judges "
@@ -156,7 +156,7 @@ def _check_criterion(step: NodeCall, judgment: Judgment) -> None:
         )
 
 
-def date_reply(step: NodeCall, feedback: Feedback, given_at: datetime | None) -> Feedback:
+def date_reply(call: NodeCall, feedback: Feedback, given_at: datetime | None) -> Feedback:
     """Date a reply after what its expert said before, unless it names an earlier date."""
-    latest = date_after_known(step.access.view, feedback.episode_id, utc_now())
+    latest = date_after_known(call.access.view, feedback.episode_id, utc_now())
     return feedback.model_copy(update={"given_at": min(given_at or latest, latest)})

@@ -13,7 +13,7 @@ from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.scales import Scale
 from memalign_graph.types import Criterion, Episode, Feedback, Guideline
 
-MAX_QUESTION_CHARS = 300
+_MAX_QUESTION_CHARS = 300
 
 _FIELD_TOKENS = 600  # of one text
 
@@ -96,9 +96,9 @@ def parse_question(answer: dict[str, Any], prompt: ClarifyPrompt) -> str | None:
     question = " ".join(text.split())
     if not re.search(r"\w", question):
         return None
-    if len(question) > MAX_QUESTION_CHARS:
+    if len(question) > _MAX_QUESTION_CHARS:
         raise ValueError(
-            f'its "question" has more than {MAX_QUESTION_CHARS} characters: one short sentence is '
+            f'its "question" has more than {_MAX_QUESTION_CHARS} characters: one short sentence is '
             "enough"
         )
     if re.search(r"://|\bwww\.", question, re.IGNORECASE):

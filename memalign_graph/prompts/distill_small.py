@@ -24,7 +24,7 @@ MAX_COMMENTS = 12
 WORDINGS = 3
 """Number of questions that are requested for one comment."""
 
-MAX_QUESTION_CHARS = 160
+MAX_SHORT_QUESTION_CHARS = 160
 _MAX_QUESTIONS = 3  # in one answer: each is asked of every case
 _STATEMENT_CHARS = 120
 MAX_COMMENT_TOKENS = 300
@@ -228,7 +228,7 @@ def parse_rewritten(answer: dict[str, Any]) -> str:
 
 def expert_questions_schema(max_questions: int, **first: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of questions; `first` are properties that are written before them."""
-    question = {"type": "string", "maxLength": MAX_QUESTION_CHARS}
+    question = {"type": "string", "maxLength": MAX_SHORT_QUESTION_CHARS}
     questions = {"type": "array", "items": question, "minItems": 1, "maxItems": max_questions}
     head = {"title": "expert_questions", "description": "What experts look for, as questions."}
     return fences.strict_object_schema({**first, "questions": questions}, **head)
@@ -251,7 +251,7 @@ def with_statement(answer: Mapping[str, Any]) -> dict[str, Any]:
 def quoting_question(comment: str) -> str | None:
     """Return a question that quotes the comment; None if it is too long."""
     question = f'Do the outputs do what an expert asks for: "{one_line(comment)}"?'
-    return question if len(question) < MAX_QUESTION_CHARS else None
+    return question if len(question) < MAX_SHORT_QUESTION_CHARS else None
 
 
 def one_line(text: str) -> str:

@@ -17,7 +17,7 @@ from memalign_graph.prompts.checks import parse_question
 from memalign_graph.prompts.distill import DistillPrompt
 from memalign_graph.prompts.distill_small import (
     MADE_UP_WORDS,
-    MAX_QUESTION_CHARS,
+    MAX_SHORT_QUESTION_CHARS,
     comment_or_output,
     one_line,
 )
@@ -298,8 +298,8 @@ def _repeats_case(operation: GuidelineOperation, words: _PromptWords) -> bool:
 
 
 def _question_problem(question: str, comments: set[str]) -> str | None:
-    if len(question) >= MAX_QUESTION_CHARS:
-        return f"it is no short question: it has {MAX_QUESTION_CHARS} characters or more"
+    if len(question) >= MAX_SHORT_QUESTION_CHARS:
+        return f"it is no short question: it has {MAX_SHORT_QUESTION_CHARS} characters or more"
     if _OPEN_QUESTION.match(question):
         return "it can't be answered by yes or no"
     own_words = _content_words(question) - comments

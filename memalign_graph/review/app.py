@@ -200,7 +200,7 @@ async def show_agreement(page: PageRequest) -> Response:
     return await page.show("standing", "Where we stand", **overview)
 
 
-_CASE, _LEARNED = "/case/{question_id}", "/learned/{criterion:path}"
+_CASE, _LEARNED = "/case/{task_id}", "/learned/{criterion:path}"
 _PAGES: list[tuple[str, str, Handler]] = [
     ("GET", "", list_tasks),
     ("GET", "/", list_tasks),

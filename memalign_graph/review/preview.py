@@ -192,7 +192,7 @@ async def nearest_case(
 ) -> Shown | None:
     """Return the nearest other labeled case; for a tool call, the nearest approved call."""
     view, scale = await access.refresh(ASYNC), access.criterion.scale
-    await index_missing(ASYNC, access, view)
+    await index_missing(ASYNC, access)
     own_key, call = vector_key_of_example(access, example), tool_call(example.outputs)
     vector = view.vectors([own_key]).get(own_key, vector)
     max_near = _MAX_NEAR if call is None else len(view.rows())

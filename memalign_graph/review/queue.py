@@ -96,7 +96,7 @@ class ReviewQueue:
         # A kept judgment is one task with the interrupt of its thread.
         settled = {key for task in listed if task.id.startswith("t-") for key in task.judgment_ids}
         for name in self.judges:
-            settled |= await _answered_ids(self.access(name))
+            settled |= (await self.access(name).refresh(ASYNC)).answered_judgment_ids()
         leases, learning = await self.leases.all(), {*self.answers.learning.values()}
         skipped = {lease.key for lease in leases if lease.value["skipped"]}
         tasks = [
@@ -152,7 +152,7 @@ class ReviewQueue:
         with suppress(InvalidInputError):
             access = self.access(unquote(name))
             stored = await find_judgment(ASYNC, access, judgment_id, late=late)
-            if late or judgment_id not in await _answered_ids(access):
+            if late or judgment_id not in (await access.refresh(ASYNC)).answered_judgment_ids():
                 case = case_payload("review", [access.criterion], stored.example, [stored.judgment])
                 return {**case, "namespace": self.namespace}
         return None
@@ -175,7 +175,7 @@ class ReviewQueue:
         # What expires while an expert has it open may be gone before it is answered.
         access, offered_until = self.access(name), datetime.now(UTC) + LEASE
         [items] = await access.search(ASYNC, access.layout.of("judgments"))
-        answered = await _answered_ids(access)
+        answered = (await access.refresh(ASYNC)).answered_judgment_ids()
         pending = [
             item
             for item in items
@@ -196,9 +196,3 @@ class ReviewQueue:
 def _is_drawn(judgment: Mapping[str, Any]) -> bool:
     """Return whether a kept judgment was drawn at random."""
     return "sample" in (judgment.get("review") or {}).get("reasons", ())
-
-
-async def _answered_ids(access: MemoryAccess) -> set[str]:
-    """Return the ids of the judgments that experts have answered."""
-    rows = (await access.refresh(ASYNC)).rows()
-    return {judgment_id for row in rows for judgment_id in row.verdicts}

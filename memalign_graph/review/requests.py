@@ -151,7 +151,7 @@ class PageRequest:
 
     @property
     def task_id(self) -> str:
-        return str(self.request.path_params["question_id"])
+        return str(self.request.path_params["task_id"])
 
     @property
     def criterion(self) -> str:

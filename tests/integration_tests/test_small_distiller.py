@@ -10,7 +10,7 @@ from memalign_graph import ChatModelError, Guideline, UsageLedger
 from memalign_graph.evidence.checks import fill_questions
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.models import declare_small
-from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench
+from tests.conftest import CASE, COLD, OTHER, Bench
 from tests.integration_tests.alignment_support import align, alignment, asked, comment, record
 from tests.loopback import ChatRequest, answer, error, with_logprobs
 
@@ -381,7 +381,7 @@ async def test_a_guideline_that_loses_a_source_is_worded_from_the_other(bench: B
 
 async def fill(bench: Bench, model: Any) -> tuple[str | None, list[Guideline]]:
     access, rules = bench.memory().access, await bench.guidelines()
-    warning = run_sync(fill_questions(SYNC, access, model, CRITERION, rules))
+    warning = run_sync(fill_questions(SYNC, access, model, rules))
     return warning, await bench.guidelines()
 
 

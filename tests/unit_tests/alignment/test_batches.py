@@ -8,7 +8,7 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import ChatModelError, JudgeMemory, ModelAnswerError
-from memalign_graph.alignment.distill import MAX_ATTEMPTS, can_be_tried, failed, pack_batches
+from memalign_graph.alignment.distill import MAX_ATTEMPTS, failure_of, pack_batches, sources_to_try
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.models import model_key
@@ -56,13 +56,13 @@ def test_attempts_are_counted_once_and_outages_are_none(
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
     access, chat, source = memory.access, server.chat_model(), episode(1)
     for _ in range(MAX_ATTEMPTS):
-        assert [*can_be_tried(access, chat, [source])] == [source]
-        result = failed(access, chat, source, error)
+        assert [*sources_to_try(access, chat, [source])] == [source]
+        result = failure_of(access, chat, source, error)
         assert "could not be distilled and stays pending" in result.warnings[0]
         assert len(result.failed_attempts) == is_attempt
         for _ in range(2):  # as a node that broke off does
             run_sync(commit_lesson(SYNC, access, [], {}, failed=result.failed_attempts))
-    assert [*can_be_tried(access, chat, [source])] == [source] * (not is_attempt)
+    assert [*sources_to_try(access, chat, [source])] == [source] * (not is_attempt)
 
 
 def test_settings_of_the_model_are_hashed_once_for_all_feedback(
@@ -70,9 +70,9 @@ def test_settings_of_the_model_are_hashed_once_for_all_feedback(
 ) -> None:
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
     access, chat, episodes = memory.access, server.chat_model(), [episode(n) for n in range(9)]
-    attempts = failed(access, chat, episodes[0], refused()).failed_attempts
+    attempts = failure_of(access, chat, episodes[0], refused()).failed_attempts
     run_sync(commit_lesson(SYNC, access, [], {}, failed=attempts))
     hashed = Mock(side_effect=model_key)
     monkeypatch.setattr("memalign_graph.alignment.distill.model_key", hashed)
-    assert [*can_be_tried(access, chat, episodes)] == episodes
+    assert [*sources_to_try(access, chat, episodes)] == episodes
     assert hashed.call_count == 1

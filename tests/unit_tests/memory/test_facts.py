@@ -20,7 +20,7 @@ from memalign_graph import (
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.facts import packed, unpacked
 from memalign_graph.memory.feedback import remember
-from memalign_graph.memory.index import encode_vector, normalised
+from memalign_graph.memory.index import encode_vector, normalize_vectors
 from memalign_graph.memory.recall import recall
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.driver import Actor, memories
@@ -169,7 +169,7 @@ def test_vectors_of_another_dimension_raise_and_store_nothing(reopen: Any) -> No
 
 
 def test_known_vector_is_not_embedded(bench: Bench) -> None:
-    item, [vector] = comment("one"), normalised(hashed(["one"]), 1, "hashed")
+    item, [vector] = comment("one"), normalize_vectors(hashed(["one"]), 1, "hashed")
     known = {item.example.id: vector}
     run_sync(remember(SYNC, bench.memory().access, [item], known_vectors=known))
     access = bench.memory().access

@@ -15,7 +15,7 @@ from memalign_graph import Example, Feedback, InvalidInputError, JudgeMemory
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import access
 from memalign_graph.memory import recall as recalling
-from memalign_graph.memory.index import VectorIndex, normalised
+from memalign_graph.memory.index import VectorIndex, normalize_vectors
 from memalign_graph.memory.recall import recall, recall_excluding
 from tests.unit_tests.memory.stores import in_memory
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, comment, hashed
@@ -120,7 +120,7 @@ Vectors = dict[str, NDArray[np.float32]]
 
 def made(count: int, dimension: int = 24, seed: int = 7) -> Vectors:
     numbers = np.random.default_rng(seed).normal(size=(count, dimension))
-    rows = normalised(numbers, count, "test")
+    rows = normalize_vectors(numbers, count, "test")
     return {f"key {number}": row for number, row in enumerate(rows)}
 
 
@@ -149,7 +149,10 @@ def test_index_behaves_like_a_dict() -> None:
 
 
 def test_ties_have_the_same_order_in_every_process() -> None:
-    [vector], names = normalised([[1.0, 0.0]], 1, "test"), [f"{number:02}" for number in range(20)]
+    [vector], names = (
+        normalize_vectors([[1.0, 0.0]], 1, "test"),
+        [f"{number:02}" for number in range(20)],
+    )
     for order in (names, names[::-1]):
         view: Any = SimpleNamespace(index=VectorIndex("test"))
         for name in order:
