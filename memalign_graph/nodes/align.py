@@ -315,7 +315,7 @@ async def settle_conflicts(call: _Call) -> StateUpdate:
 
 async def replay_cases(call: _Call) -> StateUpdate:
     """Judge seen cases again, and drop guidelines that regress them."""
-    lesson, judge = call.lesson, without_measuring(call.resources.judge)
+    lesson, judge = call.lesson, without_measuring(call.judge)
     judging = replace(call, resources=JudgeResources(judge, clients=call.resources.clients))
     rewordings = load_operations(lesson["rewordings"])
     retained, outcome = await replay(
@@ -400,7 +400,7 @@ async def judge_cases(call: _Call) -> StateUpdate:
     """
     io, access, report = call.io, call.access, require_channel(call.state, "report")
     # The verdict alone: the evidence model needs it.
-    judge = call.resources.judge.but(decide="verdict")
+    judge = call.judge.but(decide="verdict")
     judging = replace(call, resources=JudgeResources(judge, clients=call.resources.clients))
     view = await access.refresh(io)
     await index_missing(io, access)

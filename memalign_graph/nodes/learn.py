@@ -57,7 +57,7 @@ async def question_feedback(call: NodeCall) -> StateUpdate:
         )
     except MemAlignError as error:
         warning = f"No clarifying question was asked, because the model failed: {error}"
-        warnings += call.access.log_warnings([warning])
+        warnings += access.log_warnings([warning])
         question = None
     if question is None:
         return {"judge_lesson": {"warnings": warnings}}

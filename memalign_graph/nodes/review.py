@@ -45,7 +45,7 @@ async def decide_review(
     """
     from memalign_graph.evidence.deciding import make_review_choice
 
-    io, access, judge = call.io, call.access, call.resources.judge
+    io, access, judge = call.io, call.access, call.judge
     judgment, review = call.judgment, call.resources.review
     # If only the run's context asks for it, the defaults apply.
     uncertain = review if isinstance(review, Uncertain) else Uncertain()

@@ -324,7 +324,7 @@ WRONG: list[tuple[int, str | dict[str, Any], str]] = [
     (2, {"text": ""}, "line 2: text: expected a guideline as a sentence"),
     (2, {"text": "x" * 2_001}, "line 2: text: .* at most 2,000"),
     (2, {"id": ""}, "line 2: id: expected text, not empty"),
-    (2, {"question": "x" * 2_001}, "line 2: question: it has more than"),
+    (2, {"question": "x" * 2_001}, "line 2: question: over 300 characters. Shorten it"),
     (2, {"position": 2**70}, "line 2: .*64 bits"),
     (2, {"wording": "Be warm."}, "line 2: wording: is not a known field"),
     (3, {"rationale": "\ud800"}, "line 3: .*surrogate"),
