@@ -1,6 +1,7 @@
 """Structured answers: bind a chat model to a schema, parse its answer strictly, and retry once."""
 
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from copy import copy
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 cached_answers: ContextVar[list[tuple[BaseStore, PutOp]]] = ContextVar("memalign_cached_answers")
 """How to delete the answers to one question from the caches that keep them."""
+
+_SERIALIZING = threading.Lock()
 
 Purpose = Literal["judge", "check", "distil", "compare", "clarify"]
 """What a structured answer is for, as traces name it."""
@@ -81,6 +84,10 @@ def with_schema(
     key, name = digest([reply_key(model), schema]), model_name_of(model)
 
     def bind(model: BaseChatModel, **options: Any) -> Runnable[Any, Any]:
+        # Otherwise LangChain does this in the model's first call. Threads that do it at the same
+        # time fail on Python 3.12 and newer.
+        with _SERIALIZING:
+            getattr(model, "_serialized", None)
         parameters = inspect.signature(type(model).with_structured_output).parameters
         if "json_schema" in str(parameters.get("method")):  # some classes have other methods only
             options["method"] = "json_schema"

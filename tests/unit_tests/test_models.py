@@ -172,6 +172,23 @@ def test_call_of_an_openai_model_is_one_run(
     assert (len(seen.calls), seen.chains) == (1, 0)
 
 
+def test_model_is_serialized_before_threads_call_it(
+    server: LoopbackServer, ask_turns: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serialized: list[Any] = []
+    to_json = ChatOpenAI.to_json
+
+    def counted(model: ChatOpenAI) -> Any:
+        serialized.append(model)
+        return to_json(model)
+
+    monkeypatch.setattr(ChatOpenAI, "to_json", counted)
+    bound = with_schema(server.chat_model(), VERDICT)
+    serialized.clear()
+    assert ask_turns(bound).answer is not None
+    assert not serialized, "two threads that serialize it at the same time fail on Python 3.12"
+
+
 def test_client_may_learn_its_base_url_at_call_time(
     server: LoopbackServer, ask_turns: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,8 @@ def test_closing_during_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         listing: Any = saver.list(None)
         newest = next(listing)
     assert next(listing) != newest
+    listing.close()
+    saver.conn.close()
 
 
 async def test_close_waits_for_a_batch_of_another_task(tmp_path: Path) -> None:
