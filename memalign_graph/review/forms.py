@@ -81,7 +81,9 @@ def parse_form(case: Mapping[str, Any], filled: Mapping[str, str], author: str) 
     kind, texts = case["kind"], {name: text.strip() for name, text in filled.items()}
     if kind == "question":
         if not texts.get("rationale"):
-            raise InvalidInputError("Write a sentence, or skip the case.")
+            raise InvalidInputError(
+                "Write a sentence, such as 'Nothing to add.', or skip the case."
+            )
         return {"rationale": texts["rationale"], "author": author}
     reply: dict[str, Any] = {}
     for name, criterion in criteria_of(case).items():
