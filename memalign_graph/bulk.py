@@ -32,7 +32,7 @@ from memalign_graph.errors import (
 from memalign_graph.evidence.confidence import asks_checks
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync
-from memalign_graph.judging.case import Case, Retrieved, prepare_example, retrieve
+from memalign_graph.judging.case import Case, Retrieved, prepare_example, recall_similar
 from memalign_graph.judging.verdict import run_judge
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, check_namespace
@@ -404,7 +404,7 @@ class _BatchJudge:
         call = NodeCall(self.io, self._resources, runtime, self._settings, access, case["example"])
         example, failed = prepare_example(call), case["failed"]
         vector = None if case["vector"] is None else decode_vector(case["vector"])
-        recall = await retrieve(call, example, EmbeddingError(failed) if failed else vector)
+        recall = await recall_similar(call, example, EmbeddingError(failed) if failed else vector)
         active = await access.guidelines_at(SYNC, recall.version)
         retrieved = Retrieved.of(recall, access.view).with_guidelines(active.guidelines, call)
         judgment = await run_judge(Case(call, example, retrieved))

@@ -269,16 +269,16 @@ class CallJudge:
 
     rule, arule = sync_async_methods(_rule)
 
-    async def _decide_call(self, step: NodeCall) -> StateUpdate:
+    async def _decide_call(self, node_call: NodeCall) -> StateUpdate:
         """Decide whether a person is asked, log it, and keep the call for later feedback."""
-        forced = list(step.state["forced"])
-        if not step.judgment.value and self.approval.on_fail == "ask":
+        forced = list(node_call.state["forced"])
+        if not node_call.judgment.value and self.approval.on_fail == "ask":
             forced.append("judged_wrong")
-        if any(warning.startswith(CASE_TOO_LONG) for warning in step.judgment.warnings):
+        if any(warning.startswith(CASE_TOO_LONG) for warning in node_call.judgment.warnings):
             forced.append("too_long")
-        if not step.finds_similar:
+        if not node_call.finds_similar:
             forced.append("no_similar_episode")
-        return await decide_review(step, forced=forced)
+        return await decide_review(node_call, forced=forced)
 
     def refusal(self, ruling: Ruling) -> ToolMessage:
         """Return what the model gets in place of the result of a refused call."""
@@ -326,19 +326,21 @@ class CallJudge:
             message = "The decision on the call of %r counts, but nothing was learned from it: %s"
             logger.warning(message, call["name"], error)
 
-    async def _store_decision(self, step: NodeCall) -> StateUpdate:
+    async def _store_decision(self, node_call: NodeCall) -> StateUpdate:
         """Store the feedback; the nodes after this one learn from that on the call shown."""
-        decided, person = step.state["decided"], step.state["person"]
-        await step.access.refresh(step.io)
+        io, access, state = node_call.io, node_call.access, node_call.state
+        decided, person = state["decided"], state["person"]
+        await access.refresh(io)
         items = [
-            make_feedback(step, **{**each, "fields": person | each["fields"]}) for each in decided
+            make_feedback(node_call, **{**each, "fields": person | each["fields"]})
+            for each in decided
         ]
         feedback = [Feedback.model_validate(item) for item in items]
-        await remember(step.io, step.access, feedback, embeds=False)  # before a model is called
-        await step.access.refresh(step.io)
-        await index_missing(step.io, step.access)
+        await remember(io, access, feedback, embeds=False)  # before a model is called
+        await access.refresh(io)
+        await index_missing(io, access)
         return {
-            "judge_run": {"example": decided[0]["example"], "settings": step.settings},
+            "judge_run": {"example": decided[0]["example"], "settings": node_call.settings},
             "judge_lesson": {},
             "feedback": items[0],
         }

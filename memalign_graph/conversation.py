@@ -110,7 +110,7 @@ def is_question(message: Any, asked_id: str | None = None) -> bool:
     return begins_turn or _SOURCE not in message.additional_kwargs
 
 
-def questions_in(messages: Sequence[Any], asked_ids: Collection[str] = ()) -> list[int]:
+def questions_in(messages: Sequence[Any], asked_ids: Collection[str]) -> list[int]:
     """Return the places of the user's messages.
 
     A human message after a tool's call or result counts as the tool's, such as a screenshot, unless

@@ -24,7 +24,7 @@ from memalign_graph.errors import (
     StoreError,
 )
 from memalign_graph.graphs import Graph, new_builder, route_to_review
-from memalign_graph.judging.case import Retrieved, prepare_example, retrieve
+from memalign_graph.judging.case import Retrieved, prepare_example, recall_similar
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.nodes import judge as judging
@@ -417,8 +417,8 @@ async def judge_one(call: NodeCall) -> StateUpdate:
     problem = judge_run["embedding_error"]
     vector = EmbeddingError(problem) if problem else call.access.load_vector(judge_run["vector"])
     try:
-        retrieved = await retrieve(call, call.example, vector)
-        own = replace(call, state={**call.state, "judge_memory": vars(retrieved)})
+        recalled = await recall_similar(call, call.example, vector)
+        own = replace(call, state={**call.state, "judge_memory": vars(recalled)})
         memory = (await judging.assemble_guidelines(own))["judge_memory"]
         with_vector = {**memory, "vector": memory["vector"] or judge_run["vector"]}
         own = replace(call, state={**call.state, "judge_memory": with_vector})

@@ -56,7 +56,7 @@ async def distill_comments(
     access: MemoryAccess,
     chat: BaseChatModel,
     episodes: Sequence[Episode],
-    guidelines: Sequence[Guideline] = (),
+    guidelines: Sequence[Guideline],
 ) -> DistillResult:
     """Make a guideline from each comment: the comment is its text, the best question its check.
 

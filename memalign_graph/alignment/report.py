@@ -171,9 +171,7 @@ class AlignmentReport(FrozenModel):
 
 
 def compare_guidelines(
-    before: Sequence[Guideline],
-    after: Sequence[Guideline],
-    learned: Sequence[Mapping[str, Any]] = (),
+    before: Sequence[Guideline], after: Sequence[Guideline], learned: Sequence[Mapping[str, Any]]
 ) -> GuidelineChanges:
     """Return the changed guidelines; `learned` has the reasons of retired ones."""
     entries = {entry["guideline_id"]: entry for entry in learned}

@@ -43,7 +43,7 @@ class PastDecision:
     verdict: RawVerdict | None = None
     """The present judge's; None if there is only the experts' value of the case."""
     judged_at: datetime = LONG_AGO
-    """The time of the first answer; a reason added later leaves it."""
+    """The time of the first answer; a comment that is added later does not change it."""
     is_told: bool = False
     """Whether the judge was told the value by these experts' feedback. Then only wrong verdicts
     count."""

@@ -70,7 +70,7 @@ async def prepare_decision(
     *,
     version: str,
     vector: Vector | None,
-    excluded_ids: Container[str] = (),
+    excluded_ids: Container[str],
     judge_key: str | None = None,
 ) -> Callable[[RawVerdict], Decision]:
     """Return the function that decides on a verdict.

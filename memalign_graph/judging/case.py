@@ -200,7 +200,7 @@ def prepare_example(call: NodeCall) -> Example:
     return example
 
 
-async def retrieve(
+async def recall_similar(
     call: NodeCall, example: Example, vector: Vector | EmbeddingError | None = None
 ) -> RecallResult:
     """Find similar examples, as the judge's options say; `vector` is the example's, if known."""

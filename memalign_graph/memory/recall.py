@@ -48,7 +48,7 @@ _NEAR = 50
 _MANY_GUIDELINES = 20
 """Above this, a prompt may not fit all guidelines."""
 
-_EQUAL = 1e-5
+_EQUAL = 1e-5  # similarities that differ less are ties
 _TIES = 8
 """How many more vectors are searched for at first, so that equally near ones are in one order."""
 
@@ -336,7 +336,7 @@ async def index_missing(io: IO, access: MemoryAccess) -> None:
     """Add the missing vectors of all episodes to the index, or wait for a caller that does."""
     view = access.view
     missing = view.missing_texts()
-    # Chunk by chunk, as who waits for too long embeds them, too.
+    # In chunks: a caller that has waited too long for one embeds only that one again.
     for keys in chunks(list(missing), _EMBED_TEXTS * _EMBED_REQUESTS):
         work = partial(_index, io, access, [missing[key] for key in keys])
         await do_once(io, view.indexing, partial(view.has_vectors, keys), work)

@@ -1,6 +1,6 @@
 """The nodes that judge, in the order they run."""
 
-from memalign_graph.judging.case import Case, Retrieved, prepare_example, retrieve
+from memalign_graph.judging.case import Case, Retrieved, prepare_example, recall_similar
 from memalign_graph.judging.verdict import run_judge
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.runtime import NodeCall, StateUpdate, require_channel
@@ -16,16 +16,16 @@ Two nodes set them: your own node may judge, and a run of release 0.2 may go on 
 async def retrieve_episodes(call: NodeCall) -> StateUpdate:
     """Parse the example, find similar ones, and keep the run's settings."""
     example = prepare_example(call)
-    retrieved = await retrieve(call, example)
+    recalled = await recall_similar(call, example)
     while call.judge.use_guidelines:
         # Both have to be of one version; the guidelines are cached from here on.
-        active = await call.access.guidelines_at(call.io, retrieved.version)
-        if active.version == retrieved.version:
+        active = await call.access.guidelines_at(call.io, recalled.version)
+        if active.version == recalled.version:
             break
-        retrieved = await retrieve(call, example, call.access.load_vector(retrieved.vector))
+        recalled = await recall_similar(call, example, call.access.load_vector(recalled.vector))
     return {
         "judge_run": {"example": example.to_json(), "settings": call.settings},
-        "judge_memory": vars(retrieved),
+        "judge_memory": vars(recalled),
         **_NO_ANSWER,
     }
 

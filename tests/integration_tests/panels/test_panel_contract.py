@@ -342,10 +342,10 @@ def failing_once(monkeypatch: pytest.MonkeyPatch, operation: str, name: str) -> 
     """Let the operation on one criterion fail as if the store failed, once."""
     operate, failures = getattr(panel_module, operation), [StoreError("The disk is full")]
 
-    async def fail(step: NodeCall, *more: Any) -> Any:
-        if step.resources.criterion.name == name and failures:
+    async def fail(call: NodeCall, *more: Any) -> Any:
+        if call.resources.criterion.name == name and failures:
             raise failures.pop()
-        return await operate(step, *more)
+        return await operate(call, *more)
 
     monkeypatch.setattr(panel_module, operation, fail)
 
@@ -362,7 +362,7 @@ async def test_stopped_run_goes_on_in_a_changed_panel(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, changed: Sequence[Criterion], lost: set[str]
 ) -> None:
     options: Any = {"aggregate": Aggregate(passes=0.5)}
-    failing_once(monkeypatch, "retrieve", "facts")
+    failing_once(monkeypatch, "recall_similar", "facts")
     with pytest.raises(StoreError):
         await bench.invoke(panel(bench, [TONE, FACTS], **options), CASE, "judging")
     result = await bench.invoke(panel(bench, changed, **options), None, "judging")
