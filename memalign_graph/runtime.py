@@ -202,9 +202,14 @@ class NodeCall:
         return asks_checks(self.judge.checks, self.chat_model)
 
     @property
+    def k(self) -> int:
+        """How many similar examples the judge is shown."""
+        return self.settings["k"] if self.judge.use_episodes else 0
+
+    @property
     def finds_similar(self) -> bool:
         """Whether similar cases are looked for, to be shown or weighed."""
-        return self.judge.weighs or (self.judge.use_episodes and self.settings["k"] > 0)
+        return self.judge.weighs or self.k > 0
 
     @property
     def thread_id(self) -> str | None:

@@ -202,10 +202,14 @@ class Judge(Settings):
         return self
 
     @property
+    def has_memory(self) -> bool:
+        """Whether its judgments depend on a memory."""
+        return self.use_guidelines or self.use_episodes or self.decide == "evidence"
+
+    @property
     def mode(self) -> Decide:
-        """The source of the value; without memory the verdict, unless `decide="evidence"`."""
-        has_memory = self.use_guidelines or self.use_episodes
-        return self.decide if has_memory or self.decide == "evidence" else "verdict"
+        """The source of the value; without memory the verdict."""
+        return self.decide if self.has_memory else "verdict"
 
     @property
     def weighs(self) -> bool:

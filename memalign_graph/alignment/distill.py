@@ -62,7 +62,7 @@ def pack_batches(
     *,
     max_input_tokens: int,
     max_batch_size: int = DEFAULT_BATCH_SIZE,
-    is_small: bool,
+    is_small: bool = False,
 ) -> list[list[str]]:
     """Pack feedback into batches that fit the model's window; a case's feedback stays together.
 

@@ -16,7 +16,6 @@ from memalign_graph.evaluation.experiment import (
     JudgeUnderTest,
     Options,
     TrainedMemory,
-    has_memory,
     make_splits,
     open_experiment,
     parse_options,
@@ -88,7 +87,7 @@ async def _evaluate(
         cases, memories = await _judge_folds(io, subjects, folds)
         main = subjects[-1].for_stage("report")
         learned = memories[main.name][0]
-        if has_memory(main.alignment.judge) and len(folds) > 1:
+        if main.alignment.judge.has_memory and len(folds) > 1:
             learned = main.empty()
             await main.learn(io, learned, parsed)
         guidelines = await learned.access.guidelines(io)
@@ -184,7 +183,7 @@ async def _judge_folds(
     ]
     criterion = subjects[0].experiment.criterion
     scale = criterion.scale
-    with_memory = [subject for subject in subjects if has_memory(subject.alignment.judge)]
+    with_memory = [subject for subject in subjects if subject.alignment.judge.has_memory]
     baselines = [await _baselines(io, fold, criterion, *with_memory[-1:]) for fold in folds]
     evaluated = [
         EvaluatedCase(
@@ -227,7 +226,7 @@ async def _learn(
 ) -> list[TrainedMemory]:
     """Let a judge's memories learn, one for each fold."""
     memories = [(subject.empty(), fold.train) for fold in folds]
-    if has_memory(subject.alignment.judge):
+    if subject.alignment.judge.has_memory:
         experiment = subject.experiment
         await subject.embed(io, [item.example for fold in folds for item in fold.feedback])
         parallel_runs = min(len(folds), experiment.options.max_concurrency)

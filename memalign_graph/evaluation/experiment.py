@@ -105,7 +105,7 @@ def parse_options(
     judging = {n: options[n] for n in options if n not in {*Options.model_fields, *_LEARNING}}
     if judges is None:
         aligned = Alignment(judge=Judge(criterion=criterion, **judging), **learning)
-        if not has_memory(aligned.judge):
+        if not aligned.judge.has_memory:
             raise InvalidInputError(
                 "use_episodes: a judge without guidelines and episodes has no memory to evaluate. "
                 'Switch one of them on, or use decide="evidence".'
@@ -164,10 +164,6 @@ def make_splits(
 def verdict_name(name: object) -> str:
     """Name the row of a judge's own verdicts, where the evidence decides."""
     return f"{name} verdict"
-
-
-def has_memory(judge: Judge) -> bool:
-    return judge.use_guidelines or judge.use_episodes or judge.decide == "evidence"
 
 
 def without_memory(judge: Judge) -> Judge:

@@ -28,8 +28,7 @@ async def judge_leaving_out(
 ) -> Judgment:
     """Judge a case in memory without some episodes; replies are cached."""
     access = call.access
-    k = call.settings["k"] if call.judge.use_episodes else 0
-    recall = recall_excluding(access, example, k, excluded_episode_ids)
+    recall = recall_excluding(access, example, call.k, excluded_episode_ids)
     call = replace(call, io=CachedRepliesIO(call.io, access), max_concurrency=1)
     retrieved = Retrieved.of(recall, access.view).with_guidelines(guidelines, call)
     own_key = vector_key_of_example(access, example)

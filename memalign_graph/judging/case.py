@@ -205,11 +205,10 @@ async def recall_similar(
 ) -> RecallResult:
     """Find similar examples, as the judge's options say; `vector` is the example's, if known."""
     io, access, judge = call.io, call.access, call.judge
-    k = call.settings["k"] if judge.use_episodes else 0
     try:
         if isinstance(vector, EmbeddingError):
             raise vector
-        return await recall(io, access, example, k, vector=vector, embed_always=judge.weighs)
+        return await recall(io, access, example, call.k, vector=vector, embed_always=judge.weighs)
     except EmbeddingError as error:
         if judge.on_embedding_error == "raise":
             raise
