@@ -110,7 +110,7 @@ _OBJECT_START = re.compile(
     r"(?:```(?:json)?\s*|^[ \t]*)(?=\{\s*[\"'}])", re.MULTILINE | re.IGNORECASE
 )
 # Not a tag that the answer quotes: the next brace after that one closes the answer.
-_THOUGHTS = re.compile(r"\A.*</think>(?=(?:[^{}<]++|<(?!/think>))*+(?:\{|\Z))", re.DOTALL)
+_THOUGHTS = re.compile(r"\A.*</think>(?=(?:[^{}<]++|<(?!/think>))*(?:\{|\Z))", re.DOTALL)
 
 
 def _parse_reply(

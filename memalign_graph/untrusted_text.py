@@ -23,9 +23,12 @@ _PART = re.compile(r"[^\s<>,;:()\[\]{}|\"`\u201c\u201d\u00ab\u00bb$\u00a3\u00a5\
 """A part of a value, such as the address in `Bob <bob@example.com>` or the amount in `$5`."""
 # Letters of other scripts are the text around an address or a number, such as Chinese words.
 _LETTERS = re.compile("[a-z0-9]+")
+# At most eight groups, so that the work is linear. Groups are not possessive (`(...)++`), which
+# Python 3.11 before 3.11.5 matches wrongly.
 _NUMBER = re.compile(
-    r"(?<![a-z0-9])(?<!\d[.,])(\d{1,3}(?:[ ,.'\u2019]\d{3})++|\d{1,2}(?:,\d\d(?!\d))++,\d{3}|\d++)"
-    r"(?:[.,](\d++))?+(?![a-z0-9]|[.,]\d)"
+    r"(?<![a-z0-9])(?<!\d[.,])"
+    r"(\d{1,3}(?:[ ,.'\u2019]\d{3}){1,8}(?![ ,.'\u2019]\d{3})|\d{1,2}(?:,\d\d(?!\d))+,\d{3}|\d++)"
+    r"(?:[.,](\d++))?(?![a-z0-9]|[.,]\d)"
 )
 _UNSEEN = re.compile(  # control characters, and what has no width
     r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"

@@ -68,11 +68,13 @@ def uses(name: str) -> list[Callable[[re.Pattern[str], str], Any]]:
 
 
 def worst_texts(pattern: str, size: int) -> Iterator[str]:
-    """Return texts made of the characters in a regular expression."""
+    """Return texts made of the characters in a regular expression, and long lists of numbers."""
     marks = sorted({mark for mark in pattern if mark in string.punctuation})
     units = ["<", *marks, "\n", "ab"]
     for unit in units:
         yield unit * (size // len(unit))
+    for mark in " ,.-":
+        yield f"000{mark}" * (size // 4) + "000x"
     yield "<" + " " * size
     yield ("<" + " " * 999) * (size // 1_000)
     yield "".join(marks) * (size // max(len(marks), 1))
