@@ -14,7 +14,7 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import Field, SkipValidation
 from typing_extensions import TypedDict, Unpack
 
-from memalign_graph.agreement import value_or_none
+from memalign_graph.agreement import is_ordered, value_or_none
 from memalign_graph.errors import (
     ChatModelError,
     EmbeddingError,
@@ -44,7 +44,6 @@ from memalign_graph.runtime import (
 )
 from memalign_graph.scales import (
     Boolean,
-    Numeric,
     Pairwise,
     Passes,
     PassRule,
@@ -149,7 +148,7 @@ class Aggregate(Settings):
 
 def _has_share(scale: Scale) -> bool:
     """Return whether `share_of_scale` maps the scale's values to 0 to 1."""
-    return isinstance(scale, Boolean | Numeric) or bool(getattr(scale, "ordered", False))
+    return isinstance(scale, Boolean) or is_ordered(scale)
 
 
 def merge(old: dict[str, Any], new: dict[str, Any] | None) -> dict[str, Any]:
